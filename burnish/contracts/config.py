@@ -1,0 +1,303 @@
+"""The RunConfig tree: everything a run can be told, one section a stage.
+
+The text under a field is its documentation: `burnish run --help`, `docs/` and `burnish plan` print it.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+SCHEMA_VERSION = 1
+
+
+class Section(BaseModel):
+    """A node of the tree: unknown keys are refused and values cannot change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    path: str = "smollm2-135m-instruct"
+    """Base model: a packaged name (smollm2-135m-instruct), `char` for a tiny character-level model made from
+    scratch, a Hugging Face id, or a local folder."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hugging Face id."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute type of the forward pass. Master weights and optimizer state are always float32."""
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    """Attention implementation handed to transformers."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model files. Off: model files are not trusted."""
+    layers: int = Field(2, ge=1)
+    """`char` only: number of layers."""
+    width: int = Field(64, ge=16)
+    """`char` only: hidden width."""
+
+
+class TaskConfig(Section):
+    source: str
+    """Where prompts come from: `sums`, `reasoning_gym:NAME`, `code`, or `jsonl:PATH`."""
+    name: str = ""
+    """Name in metrics and reports. Empty: the source."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the source, e.g. `{max_operand: 9}`."""
+    train_size: int = Field(256, ge=1)
+    """Number of training prompts."""
+    eval_size: int = Field(64, ge=0)
+    """Number of held-out prompts; none of them is ever trained on."""
+    sft_size: int = Field(0, ge=0)
+    """Number of demonstrations for the cold start; disjoint from the held-out prompts."""
+    weight: float = Field(1.0, gt=0)
+    """Share of this task's prompts in a round, relative to the other tasks."""
+
+    @property
+    def title(self) -> str:
+        return self.name or self.source
+
+
+class SftConfig(Section):
+    enabled: bool = True
+    """Train on demonstrations before RL. Off: the base model is the first policy."""
+    data: str | None = None
+    """A jsonl of `messages` or `prompt`/`response` rows. Empty: the tasks' own demonstrations."""
+    epochs: int = Field(1, ge=1)
+    """Passes over the demonstrations."""
+    learning_rate: float = Field(1e-5, gt=0)
+    """Peak learning rate."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Decay after warm-up, to `final_lr_ratio` of the peak."""
+    warmup_ratio: float = Field(0.05, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises from 0."""
+    final_lr_ratio: float = Field(0.1, ge=0, le=1)
+    """Learning rate of the last step over the peak."""
+    batch_size: int = Field(32, ge=1)
+    """Sequences in an optimizer step."""
+    token_budget: int = Field(4096, ge=16)
+    """Padded tokens in a micro-batch; a memory limit that does not change the result."""
+    max_length: int = Field(1024, ge=8)
+    """Longer demonstrations are left out and counted, never cut."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW weight decay."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradient clipping."""
+    validation_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of the demonstrations held back to decide when to stop."""
+    patience: int = Field(2, ge=1)
+    """Stop after this many validation passes (one an epoch) without a better loss, and keep the best weights."""
+
+
+class RolloutConfig(Section):
+    engine: Literal["hf", "vllm"] = "hf"
+    """`hf` runs wherever torch runs; `vllm` needs the vLLM image or package."""
+    prompts_per_round: int = Field(32, ge=1)
+    """Prompts (groups) sampled in a round."""
+    samples_per_prompt: int = Field(8, ge=1)
+    """Group size: completions of each prompt."""
+    max_new_tokens: int = Field(64, ge=1)
+    """Longest completion, in tokens."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature; the trainer divides its logits by the same number."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling. Anything below 1 is refused: truncated sampling biases the importance ratio."""
+    top_k: int = Field(0, ge=0)
+    """Top-k sampling, 0 for off. Anything else is refused, as for top_p."""
+    batch_size: int = Field(64, ge=1)
+    """Sequences decoded at once by the `hf` engine; a finished one makes room for the next."""
+    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
+    """Share of GPU memory that vLLM may take."""
+
+
+class ExecuteConfig(Section):
+    workers: int = Field(2, ge=1)
+    """Executions at a time."""
+    timeout_s: float = Field(5.0, gt=0)
+    """Wall-clock limit of one execution, in seconds."""
+    memory_mb: int = Field(512, ge=32)
+    """Address-space limit of one execution."""
+    output_kb: int = Field(64, ge=1)
+    """Output kept of one execution; more is an `output` verdict."""
+    allow_degraded: bool = False
+    """Run even where the kernel offers no Landlock or seccomp. Every verdict then carries the mark."""
+
+
+class ScorerConfig(Section):
+    name: str
+    """`exact`, `math`, `code`, `format` or `length`."""
+    weight: float = 1.0
+    """Factor in the weighted sum. 0: computed and shown, not trained on."""
+    gate: bool = False
+    """A score of 0 here makes the fused reward 0, whatever the others say."""
+    params: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the scorer."""
+
+
+class RewardConfig(Section):
+    scorers: list[ScorerConfig] = Field(default_factory=list)
+    """Components of the reward. Empty: the scorer that fits each prompt's verifier, weight 1."""
+    clip: float | None = Field(None, gt=0)
+    """The fused reward is clipped to [-clip, clip]."""
+    verifier_timeout_s: float = Field(5.0, gt=0)
+    """Limit of one verifier call in its worker process; beyond it the score is missing, not 0."""
+    overlong_buffer: int = Field(0, ge=0)
+    """Soft overlong penalty (DAPO): tokens before the limit over which it grows from 0 to -1. 0: off."""
+
+
+class LogprobConfig(Section):
+    token_budget: int = Field(4096, ge=16)
+    """Padded tokens in a forward pass; a memory limit that does not change the result."""
+    chunk_tokens: int = Field(512, ge=16)
+    """Response tokens whose logits exist at once."""
+    ratio_bounds: tuple[float, float] = (0.9, 1.1)
+    """Sampler-to-trainer ratios outside are counted in the mismatch figures."""
+
+
+class UpdateConfig(Section):
+    preset: Literal["grpo", "dapo", "dr_grpo"] = "grpo"
+    """Published algorithm whose choices fill the fields below that are left empty."""
+    steps: int = Field(1, ge=1)
+    """Optimizer steps over a round's rollouts (the sync interval)."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a round's rollouts, each of `steps` optimizer steps."""
+    learning_rate: float = Field(1e-6, ge=0)
+    """Peak learning rate. 0 is allowed: nothing may change then, and ratios must be 1."""
+    warmup_steps: int = Field(0, ge=0)
+    """Optimizer steps, counted over the whole run, in which the learning rate rises from 0."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """Decay after warm-up over the whole run."""
+    final_lr_ratio: float = Field(0.1, ge=0, le=1)
+    """Learning rate of the last step over the peak, for cosine and linear."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW moments."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW weight decay."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradient clipping."""
+    token_budget: int = Field(4096, ge=16)
+    """Padded tokens in a micro-batch; a memory limit that does not change the result."""
+    share_prompt: bool = True
+    """Run a group's prompt once for all its completions. Same result, fewer tokens."""
+    advantage_std: Literal["group", "batch", "none"] | None = None
+    """Standard deviation that divides the centred reward."""
+    clip_low: float | None = Field(None, ge=0, lt=1)
+    """Lower clip range of the ratio: 1 - clip_low."""
+    clip_high: float | None = Field(None, ge=0)
+    """Upper clip range of the ratio: 1 + clip_high."""
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] | None = None
+    """How token losses become one number; denominators are those of the whole optimizer step."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of the KL to the reference in the loss."""
+    kl_coef: float | None = Field(None, ge=0)
+    """Weight of the KL term. 0: no reference pass."""
+    correction: Literal["none", "token_tis"] = "token_tis"
+    """Sampler-trainer mismatch correction."""
+    correction_cap: float = Field(2.0, gt=0)
+    """Cap of the truncated importance weight."""
+    drop_zero_variance: bool | None = None
+    """Leave groups with equal rewards out of the batch and its denominators."""
+    mask_truncated: bool | None = None
+    """Leave completions that hit the length limit out of the loss and its denominators."""
+
+
+class EvaluateConfig(Section):
+    samples: int = Field(8, ge=1)
+    """Completions of each held-out prompt."""
+    k: list[int] = Field(default_factory=lambda: [1, 8])
+    """pass@k is reported for each k; none may exceed `samples`."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature in evaluation."""
+    max_prompts: int = Field(64, ge=1)
+    """Held-out prompts per task."""
+    bootstrap: int = Field(2000, ge=100)
+    """Resamples behind each confidence interval."""
+
+    @field_validator("k")
+    @classmethod
+    def _positive(cls, value: list[int]) -> list[int]:
+        if not value or min(value) < 1:
+            raise ValueError("every k must be at least 1, and at least one k is needed")
+        return sorted(set(value))
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> "EvaluateConfig":
+        if max(self.k) > self.samples:
+            raise ValueError(f"k={max(self.k)} needs evaluate.samples >= {max(self.k)}, got {self.samples}")
+        return self
+
+
+class RuntimeConfig(Section):
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where torch stages compute. auto: cuda when there is one."""
+    threads: int = Field(0, ge=0)
+    """CPU threads of a torch stage. 0: one per core."""
+
+
+class TrackConfig(Section):
+    experiment: str = "burnish"
+    """MLflow experiment."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Tags of the MLflow run."""
+
+
+class ReportConfig(Section):
+    rollouts_per_round: int = Field(64, ge=0)
+    """Rollouts of each round kept in the browser of the HTML report."""
+
+
+class RunConfig(Section):
+    """Everything a run can be told."""
+
+    schema_version: Literal[1] = 1
+    """Version of this file's layout."""
+    name: str = Field("run", pattern=r"^[a-z0-9]([a-z0-9-]{0,60}[a-z0-9])?$")
+    """Name of the run: lower-case letters, digits and dashes. The same name continues the same run."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seed of everything random."""
+    rounds: int = Field(4, ge=0)
+    """Rounds of rollout and update unrolled in this run."""
+    max_staleness: int = Field(0, ge=0)
+    """Rounds by which the sampling policy may lag the trained one. 0: on-policy."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The base model."""
+    tasks: list[TaskConfig] = Field(default_factory=lambda: [TaskConfig(source="sums")], min_length=1)
+    """What is trained on and evaluated."""
+    sft: SftConfig = Field(default_factory=SftConfig)
+    """Cold start."""
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig)
+    """Sampling."""
+    execute: ExecuteConfig = Field(default_factory=ExecuteConfig)
+    """Running model-written code."""
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    """Scoring."""
+    logprob: LogprobConfig = Field(default_factory=LogprobConfig)
+    """Recomputing logprobs with the trainer's model."""
+    update: UpdateConfig = Field(default_factory=UpdateConfig)
+    """The policy update."""
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    """Held-out evaluation."""
+    runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+    """Device and threads."""
+    track: TrackConfig = Field(default_factory=TrackConfig)
+    """MLflow."""
+    report: ReportConfig = Field(default_factory=ReportConfig)
+    """The HTML report."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _distinct_titles(cls, value: list[TaskConfig]) -> list[TaskConfig]:
+        titles = [task.title for task in value]
+        repeated = sorted({title for title in titles if titles.count(title) > 1})
+        if repeated:
+            raise ValueError(f"two tasks are called {repeated[0]!r}; give one of them another `name`")
+        return value
+
+    def view(self, sections: tuple[str, ...]) -> "RunConfig":
+        """This configuration with only `sections` readable (seed, rounds and the like are sections too).
+
+        A stage's result is remembered under the sections it declares, so reading any other one would make
+        a remembered result wrong: it raises AttributeError instead.
+        """
+        kept = self.model_copy()
+        for field in type(self).model_fields:
+            if field not in sections:
+                del kept.__dict__[field]
+        return kept

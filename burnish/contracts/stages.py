@@ -1,0 +1,101 @@
+"""The stages as data: what each reads and writes, which settings it may look at, whether it needs torch.
+
+The harness, the components, the Dockerfiles and the placement table are all checked against this one table.
+"""
+
+from dataclasses import dataclass, field
+
+from burnish.contracts.artifacts import Kind
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the pipeline."""
+
+    name: str
+    reads: dict[str, Kind] = field(default_factory=dict)
+    """Kind of each input artifact, by name."""
+    writes: dict[str, Kind] = field(default_factory=dict)
+    """Kind of each output artifact, by name."""
+    sections: tuple[str, ...] = ()
+    """Fields of RunConfig it may read; its result is remembered under them."""
+    torch: bool = False
+    """Light stages have no torch in their image."""
+    remembered: bool = True
+    """The same inputs and settings give the same result, so a finished one is never run again."""
+
+
+_ALL = (
+    "schema_version", "name", "seed", "rounds", "max_staleness", "model", "tasks", "sft", "rollout", "execute",
+    "reward", "logprob", "update", "evaluate", "runtime", "track", "report",
+)  # fmt: skip
+
+STAGES: dict[str, Stage] = {
+    stage.name: stage
+    for stage in (
+        Stage(
+            "validate",
+            writes={"resolved": "config", "prompts": "prompts"},
+            sections=_ALL,
+        ),
+        Stage(
+            "sft",
+            reads={"prompts": "prompts"},
+            writes={"policy": "policy", "trainer_state": "trainer_state"},
+            sections=("seed", "model", "sft", "runtime"),
+            torch=True,
+        ),
+        Stage(
+            "rollout",
+            reads={"policy": "policy", "prompts": "prompts"},
+            writes={"rollouts": "rollouts"},
+            sections=("seed", "model", "tasks", "rollout", "runtime"),
+            torch=True,
+        ),
+        Stage(
+            "execute",
+            reads={"rollouts": "rollouts", "prompts": "prompts"},
+            writes={"executions": "executions"},
+            sections=("execute",),
+        ),
+        Stage(
+            "reward",
+            reads={"rollouts": "rollouts", "executions": "executions", "prompts": "prompts"},
+            writes={"rewards": "rewards"},
+            sections=("rollout", "reward"),
+        ),
+        Stage(
+            "logprob",
+            reads={"rollouts": "rollouts", "policy": "policy", "reference": "policy"},
+            writes={"logprobs": "logprobs"},
+            sections=("model", "logprob", "update", "runtime"),
+            torch=True,
+        ),
+        Stage(
+            "update",
+            reads={
+                "rollouts": "rollouts",
+                "rewards": "rewards",
+                "logprobs": "logprobs",
+                "policy": "policy",
+                "trainer_state": "trainer_state",
+            },
+            writes={"updated_policy": "policy", "updated_trainer_state": "trainer_state"},
+            sections=("seed", "rounds", "model", "rollout", "update", "runtime"),
+            torch=True,
+        ),
+        Stage(
+            "evaluate",
+            reads={"policy": "policy", "prompts": "prompts"},
+            writes={"evaluation": "evaluation"},
+            sections=("seed", "model", "rollout", "execute", "reward", "evaluate", "runtime"),
+            torch=True,
+        ),
+        Stage(
+            "report",
+            writes={"report": "report"},
+            sections=_ALL,
+            remembered=False,
+        ),
+    )
+}

@@ -1,0 +1,239 @@
+"""How every stage is entered, on a laptop, in a container and in a pod: one function, `run_stage`.
+
+It reads manifests, looks whether the result is already known, runs the stage's module, publishes blobs before
+manifests, and leaves a StageRecord. Stage modules hold only what is theirs.
+"""
+
+import hashlib
+import importlib
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import burnish
+from burnish.contracts.artifacts import Lineage, Manifest, StageRecord, canonical_json, stage_title
+from burnish.contracts.config import RunConfig
+from burnish.contracts.errors import BurnishError, ContractError
+from burnish.contracts.loading import load_config
+from burnish.contracts.stages import STAGES, Stage
+from burnish.stages.progress import announce, process_age
+from burnish.store import ArtifactStore, open_store
+
+
+@dataclass
+class StageResult:
+    """What a stage's `run` returns; its files lie in `context.output_dir(name)`."""
+
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    series: list[dict[str, float | None]] = field(default_factory=list)
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Counts of each output artifact, by output name."""
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Metadata of each output artifact, by output name."""
+
+
+@dataclass
+class StageContext:
+    """What a stage's `run` gets."""
+
+    stage: Stage
+    config: RunConfig
+    """Only the sections the stage declares are readable."""
+    run_id: str
+    round: int | None
+    label: str
+    store: ArtifactStore
+    inputs: dict[str, Manifest]
+    workdir: Path
+    timings: dict[str, float] = field(default_factory=lambda: {"download": 0.0})
+
+    @property
+    def title(self) -> str:
+        return stage_title(self.stage.name, self.round, self.label)
+
+    @property
+    def seed(self) -> int:
+        """Seed of this use of the stage: different in every round, the same in every attempt."""
+        text = f"{self.config.seed}/{self.stage.name}/{self.round}/{self.label}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 2**31
+
+    def input_dir(self, name: str) -> Path:
+        """The files of input `name` in a local folder, read-only."""
+        folder = self.workdir / "in" / name
+        if not folder.exists():
+            started = time.perf_counter()
+            self.store.fetch(self.inputs[name], folder)
+            self.timings["download"] += time.perf_counter() - started
+        return folder
+
+    def output_dir(self, name: str) -> Path:
+        """The folder whose files become output `name`."""
+        if name not in self.stage.writes:
+            raise KeyError(f"{self.stage.name} does not declare an output {name!r}")
+        folder = self.workdir / "out" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def run_stage(
+    name: str,
+    *,
+    config_path: str,
+    run_id: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    round: int | None = None,
+    label: str = "",
+    overrides: tuple[str, ...] = (),
+) -> StageRecord:
+    """Run stage `name`. `inputs` and `outputs` map artifact names to paths of manifest files.
+
+    Raises BurnishError for anything a person can fix; the record of the failure is in the store by then.
+    """
+    start_seconds = process_age()
+    started_at = time.time()
+    clock = time.perf_counter()
+    stage = STAGES[name]
+    manifests = {key: _read_manifest(stage, key, Path(path)) for key, path in inputs.items()}
+    _check_names(stage, manifests, outputs)
+    store = open_store()
+    config = _load_config(Path(config_path), overrides, store)
+    key = result_key(stage, config, manifests, round, label)
+    timings: dict[str, float] = {"start": start_seconds}
+    title = stage_title(name, round, label)
+
+    known = store.get_result(key) if stage.remembered else None
+    if known:
+        announce(f"{title}: result is known, nothing to do")
+        record = known.model_copy(update={"run_id": run_id, "cached": True})
+        _write_manifests({output: store.get_manifest(digest) for output, digest in known.outputs.items()}, outputs)
+        store.put_run_record(record)
+        return record
+
+    failed = StageRecord(run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder:
+            view = config.view(stage.sections)
+            context = StageContext(stage, view, run_id, round, label, store, manifests, Path(folder))
+            before_import = time.perf_counter()
+            module = importlib.import_module(f"burnish.stages.{name}")
+            timings["import"] = time.perf_counter() - before_import
+            before_compute = time.perf_counter()
+            result: StageResult = module.run(context)
+            timings["compute"] = time.perf_counter() - before_compute - context.timings["download"]
+            before_upload = time.perf_counter()
+            written = _publish(context, result)
+            timings["upload"] = time.perf_counter() - before_upload
+            timings |= context.timings
+    except BurnishError as error:
+        store.put_run_record(failed.model_copy(update={"error": str(error), "finished_at": time.time()}))
+        raise
+    except Exception as error:
+        line = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        store.put_run_record(failed.model_copy(update={"error": line, "finished_at": time.time()}))
+        raise
+    timings["total"] = time.perf_counter() - clock + start_seconds
+    record = failed.model_copy(
+        update={
+            "outputs": {output: manifest.digest for output, manifest in written.items()},
+            "metrics": result.metrics,
+            "series": result.series,
+            "timings": timings,
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "finished_at": time.time(),
+        }
+    )
+    if stage.remembered:
+        store.put_result(record)
+    store.put_run_record(record)
+    _write_manifests(written, outputs)
+    announce(f"{title}: done in {timings['total']:.1f} s")
+    return record
+
+
+def result_key(stage: Stage, config: RunConfig, inputs: Mapping[str, Manifest], round: int | None, label: str) -> str:
+    """Digest of everything the stage's result depends on: settings it may read, inputs, place in the run, code."""
+    settings = {section: json.loads(config.model_dump_json(include={section})) for section in stage.sections}
+    return hashlib.sha256(
+        canonical_json(
+            {
+                "stage": stage.name,
+                "round": round,
+                "label": label,
+                "settings": settings,
+                "inputs": {name: manifest.digest for name, manifest in inputs.items()},
+                "code": code_digest(),
+            }
+        ).encode()
+    ).hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """Digest of the burnish sources: changed code never meets results of the old code."""
+    root = Path(burnish.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _load_config(path: Path, overrides: tuple[str, ...], store: ArtifactStore) -> RunConfig:
+    """From a YAML file, or from the manifest that validate wrote."""
+    if path.suffix in {".yaml", ".yml"}:
+        return load_config(path, overrides)
+    manifest = Manifest.from_json(path.read_bytes(), str(path))
+    with tempfile.TemporaryDirectory(prefix="burnish-config-") as folder:
+        store.fetch(manifest, Path(folder) / "config")
+        return load_config(Path(folder) / "config" / "config.yaml", overrides)
+
+
+def _read_manifest(stage: Stage, name: str, path: Path) -> Manifest:
+    if name not in stage.reads:
+        raise ContractError(f"{stage.name} has no input {name!r}; it reads {', '.join(stage.reads) or 'nothing'}")
+    try:
+        manifest = Manifest.from_json(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ContractError(f"{stage.name}: input {name!r}: cannot read manifest {str(path)!r}: {error}") from None
+    if manifest.kind != stage.reads[name]:
+        raise ContractError(f"{stage.name}: input {name!r} is a {manifest.kind}, expected a {stage.reads[name]}")
+    return manifest
+
+
+def _check_names(stage: Stage, inputs: Mapping[str, Manifest], outputs: Mapping[str, str]) -> None:
+    missing = set(stage.reads) - set(inputs)
+    if missing:
+        raise ContractError(f"{stage.name}: input {sorted(missing)[0]!r} is not given")
+    if set(outputs) != set(stage.writes):
+        raise ContractError(f"{stage.name} writes {', '.join(stage.writes)}; given: {', '.join(outputs) or 'nothing'}")
+
+
+def _publish(context: StageContext, result: StageResult) -> dict[str, Manifest]:
+    lineage = Lineage(
+        stage=context.stage.name,
+        round=context.round,
+        inputs={name: manifest.digest for name, manifest in context.inputs.items()},
+        code=code_digest(),
+    )
+    return {
+        name: context.store.put_artifact(
+            kind,
+            context.output_dir(name),
+            lineage=lineage,
+            counts=result.counts.get(name, {}),
+            metadata=result.metadata.get(name, {}),
+        )
+        for name, kind in context.stage.writes.items()
+    }
+
+
+def _write_manifests(manifests: Mapping[str, Manifest], outputs: Mapping[str, str]) -> None:
+    for name, path in outputs.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(manifests[name].to_json(), "utf-8")

@@ -1,0 +1,1 @@
+"""Content-addressed artifacts over S3 or a folder."""
