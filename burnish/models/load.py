@@ -1,0 +1,135 @@
+"""From a folder to a model and back: safetensors only, no network, no code out of the model's files.
+
+`resolve_base_model` turns what a user writes in `model.path` into such a folder.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from burnish.contracts.config import ModelConfig
+from burnish.contracts.errors import ConfigError, ContractError
+from burnish.models.packaged import PACKAGED, packaged_model
+
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+# What a policy is made of. Pickled weights are left behind; Python files come only with trust_remote_code.
+_MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+
+
+class LoadedPolicy(NamedTuple):
+    """A policy in memory; unpacks as (model, tokenizer, eos_token_ids)."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    eos_token_ids: frozenset[int]
+
+
+def load_policy(
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    attention: str = "sdpa",
+    trust_remote_code: bool = False,
+) -> LoadedPolicy:
+    """The causal language model in `folder`, in eval mode, with its tokenizer and every id that ends a sequence.
+
+    Raises ContractError when the folder holds no safetensors model or nothing ever ends a sequence.
+    """
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        raise ContractError(f"policy folder {str(folder)!r} needs config.json and *.safetensors files")
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=attention,
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=trust_remote_code,
+    )
+    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    return LoadedPolicy(model.to(device).eval(), tokenizer, _eos_token_ids(folder, model, tokenizer))
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer in `folder`, without a look at the network."""
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write weights, configuration, generation config and tokenizer into `folder`; equal weights give equal bytes."""
+    _settle_tied_head(model)
+    model.save_pretrained(folder, max_shard_size="2GB")
+    tokenizer.save_pretrained(folder)
+
+
+def copy_policy(source: Path, folder: Path, *, trust_remote_code: bool = False) -> None:
+    """Copy the policy in `source` into `folder` unchanged, leaving everything behind that a policy is not made of."""
+    import shutil
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for pattern in (*_MODEL_FILES, "*.py") if trust_remote_code else _MODEL_FILES:
+        for path in source.glob(pattern):
+            shutil.copyfile(path, folder / path.name)
+
+
+def resolve_base_model(model: ModelConfig, *, seed: int, scratch: Path, cache: Path | None = None) -> Path:
+    """The folder of the model that `model.path` names; `char` is made from `seed` in the folder `scratch`.
+
+    Raises ConfigError, naming the value and what is accepted.
+    """
+    if model.path == "char":
+        from burnish.models.char import make_char_model
+
+        return make_char_model(scratch / "char", layers=model.layers, width=model.width, seed=seed)
+    if model.path in PACKAGED:
+        return packaged_model(model.path, cache)
+    folder = Path(model.path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+            raise ConfigError(f"model.path is {model.path!r}: that folder lacks config.json or *.safetensors files")
+        return folder
+    return _download(model)
+
+
+def _download(model: ModelConfig) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = [*_MODEL_FILES, "*.py"] if model.trust_remote_code else list(_MODEL_FILES)
+    try:
+        # What is cached answers first: a finished download never waits for the network again.
+        return Path(snapshot_download(model.path, revision=model.revision, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        known = ", ".join((*PACKAGED, "char"))
+        raise ConfigError(
+            f"model.path is {model.path!r}: neither a packaged name ({known}) nor a local folder, "
+            f"and the Hugging Face hub did not give it ({reason})"
+        ) from None
+
+
+def _settle_tied_head(model: PreTrainedModel) -> None:
+    """Make the file say what the model is: a head that has its own weights must not be dropped as tied."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or not model.config.tie_word_embeddings or head.weight is embedding.weight:
+        return
+    if torch.equal(head.weight, embedding.weight):
+        model.tie_weights()
+    else:
+        model.config.tie_word_embeddings = False
+
+
+def _eos_token_ids(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    generation: Any = model.generation_config.eos_token_id if model.generation_config else None
+    listed = generation if isinstance(generation, list) else [generation]
+    ids = frozenset(int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None)
+    if not ids:
+        raise ContractError(
+            f"policy folder {str(folder)!r} names no end-of-sequence token; set eos_token_id in generation_config.json"
+        )
+    return ids
