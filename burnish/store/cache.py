@@ -1,0 +1,110 @@
+"""The node's cache of blobs: one read-only file per digest, shared by every stage and run on the machine.
+
+A file gets its name only when its bytes have the digest, and carries a fixed modification time: whoever writes to
+it afterwards changes the time, and it is fetched again.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from burnish.contracts.artifacts import Blob
+from burnish.contracts.errors import StoreError
+from burnish.store.backend import Backend
+from burnish.store.folder import os_reason, whole_file
+
+CHUNK = 16 << 20
+_SEALED_NS = 1_000_000_000 * 10**9  # September 2001: no file written today has it by chance
+
+
+class CorruptBlob(StoreError):
+    """The bytes under a digest have another digest."""
+
+
+class BlobCache:
+    """Verified blobs in the folder `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def path(self, sha256: str) -> Path:
+        return self.root / sha256
+
+    def holds(self, blob: Blob) -> bool:
+        """Whether the blob lies here, untouched since it was verified."""
+        try:
+            stat = self.path(blob.sha256).stat()
+        except FileNotFoundError:
+            return False
+        return stat.st_size == blob.size and stat.st_mtime_ns == _SEALED_NS
+
+    def adopt(self, blob: Blob, file: Path) -> None:
+        """Keep `file`, whose digest is known, without copying it where the file system allows: it becomes read-only."""
+        if self.holds(blob):
+            return
+        with self._explained(), whole_file(self.path(blob.sha256)) as temporary:
+            temporary.unlink()
+            _link_or(shutil.copyfile, file, temporary)
+            _seal(temporary)
+
+    def download(self, blob: Blob, backend: Backend, key: str, pool: ThreadPoolExecutor) -> None:
+        """Fetch the blob in parallel ranges. Raises CorruptBlob, MissingObject, or StoreError for a full disk."""
+        starts = range(0, blob.size, CHUNK)
+        with self._explained(), whole_file(self.path(blob.sha256)) as temporary:
+            with open(temporary, "r+b") as file:
+
+                def copy(start: int) -> None:
+                    at = start
+                    for piece in backend.get_range(key, start, min(CHUNK, blob.size - start)):
+                        os.pwrite(file.fileno(), piece, at)
+                        at += len(piece)
+
+                digest = hashlib.sha256()
+                copies = [pool.submit(copy, start) for start in starts]
+                try:
+                    # Hash a range as soon as it and all before it are there, while later ones still arrive.
+                    for start, done in zip(starts, copies, strict=True):
+                        done.result()
+                        digest.update(os.pread(file.fileno(), CHUNK, start))
+                finally:
+                    for pending in copies:
+                        pending.cancel()
+                    for pending in copies:
+                        with contextlib.suppress(BaseException):
+                            pending.exception()
+            if digest.hexdigest() != blob.sha256:
+                raise CorruptBlob(f"{key} holds bytes with sha256 {digest.hexdigest()}")
+            _seal(temporary)
+
+    def materialise(self, blob: Blob, target: Path) -> None:
+        """Put the cached blob at `target`, as a hard link, or as a symbolic one across file systems."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _link_or(os.symlink, self.path(blob.sha256), target)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"cache folder {self.root}: {os_reason(error)} (set BURNISH_CACHE to move it)") from None
+
+
+def _seal(path: Path) -> None:
+    path.chmod(0o444)
+    os.utime(path, ns=(_SEALED_NS, _SEALED_NS))
+
+
+def _link_or(fallback: object, source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        # Another file system, one without hard links, or fs.protected_hardlinks.
+        if error.errno not in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}:
+            raise
+        assert callable(fallback)
+        fallback(source, target)
