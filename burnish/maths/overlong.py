@@ -1,4 +1,4 @@
-"""Soft overlong penalty (DAPO): a completion that nears the length limit loses a little reward instead of being cut off.
+"""Soft overlong penalty (DAPO): a completion near the length limit loses a little reward instead of being cut off.
 
 Pure Python, so that the reward stage, which has no torch, can use it.
 """
