@@ -6,6 +6,10 @@ The harness, the components, the Dockerfiles and the placement table are all che
 from dataclasses import dataclass, field
 
 from burnish.contracts.artifacts import Kind
+from burnish.contracts.errors import ConfigError
+
+# KFP's workflow object must stay well below etcd's 1.5 MB, and a DAG of more pods is no longer readable.
+MAX_TASKS = 40
 
 
 @dataclass(frozen=True)
@@ -99,3 +103,18 @@ STAGES: dict[str, Stage] = {
         ),
     )
 }
+
+
+def dag_tasks(rounds: int) -> int:
+    """Tasks of a run: validate, sft, evaluate before, report; five a round; evaluate after when there are rounds."""
+    return 4 + 5 * rounds + (1 if rounds else 0)
+
+
+def check_task_budget(rounds: int) -> None:
+    """Raises ConfigError when a run of `rounds` rounds is too large for one DAG."""
+    if dag_tasks(rounds) > MAX_TASKS:
+        most = (MAX_TASKS - 5) // 5
+        raise ConfigError(
+            f"rounds is {rounds}, which makes {dag_tasks(rounds)} tasks; one DAG holds at most {MAX_TASKS}: "
+            f"use rounds <= {most}, with more update.steps or prompts_per_round in each"
+        )

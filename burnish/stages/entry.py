@@ -116,6 +116,7 @@ def run_stage(
         store.put_run_record(record)
         return record
 
+    announce(f"{title}: started")
     failed = StageRecord(run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at)
     try:
         with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder:

@@ -1,0 +1,57 @@
+"""Following a run: the DAG's output goes to the log, what people follow it by goes to the terminal."""
+
+import re
+import time
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console
+from rich.status import Status
+
+from burnish.stages.progress import MARK
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def follow(lines: Iterable[str], log: TextIO) -> str | None:
+    """Copy `lines` to `log` and show the marked ones, live on a terminal, plain otherwise.
+
+    Returns the title of the stage that started and did not finish, if any.
+    """
+    console = Console(highlight=False)
+    running: str | None = None
+    started = time.monotonic()
+    with Status("starting", console=console) if console.is_terminal else _NoStatus() as status:
+        for line in lines:
+            log.write(line)
+            log.flush()
+            text = _ANSI.sub("", line).strip()
+            if text.startswith(MARK):
+                title, _, rest = text.removeprefix(MARK).partition(": ")
+                if rest == "started":
+                    running = title
+                    status.update(f"{title} …")
+                elif rest.startswith(("done", "result is known")):
+                    running = None
+                    total = time.monotonic() - started
+                    console.print(f"[green]✓[/] {title:<24} {rest:<32} [dim]{total:6.0f} s[/]")
+                else:
+                    status.update(f"{title}: {rest}")
+                    if not console.is_terminal:
+                        console.print(f"  {title}: {rest}")
+            elif text.startswith("error: "):
+                console.print(f"[red]{text}[/]", markup=True)
+    return running
+
+
+class _NoStatus:
+    """Where there is no terminal, lines are enough."""
+
+    def __enter__(self) -> "_NoStatus":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, text: str) -> None:
+        return None

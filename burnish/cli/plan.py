@@ -1,0 +1,52 @@
+"""`burnish plan`: what a run would be, without running: resolved settings, the DAG, its tasks and its IR's size."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from burnish.cli.compile import add_cluster_arguments, compile_for_cluster
+from burnish.cli.home import run_id_of
+from burnish.cli.settings import add_config_arguments, config_of
+from burnish.contracts.config import RunConfig
+from burnish.contracts.loading import dump_config
+from burnish.contracts.stages import MAX_TASKS, dag_tasks
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("plan", help="show settings, DAG, tasks and IR size without running")
+    add_config_arguments(parser)
+    add_cluster_arguments(parser)
+    parser.set_defaults(handler=handle)
+
+
+def handle(given: argparse.Namespace) -> int:
+    config = config_of(given)
+    print(dump_config(config))
+    print(draw_dag(config))
+    with tempfile.TemporaryDirectory(prefix="burnish-plan-") as folder:
+        size = compile_for_cluster(given, config, Path(folder) / "ir.yaml")
+    samples = config.rollout.prompts_per_round * config.rollout.samples_per_prompt
+    steps = config.rounds * config.update.steps * config.update.epochs
+    print(f"run id       {run_id_of(config)}")
+    print(f"tasks        {dag_tasks(config.rounds)} of at most {MAX_TASKS}")
+    print(f"IR           {size} bytes")
+    print(f"samples      {samples} a round, {samples * config.rounds} in all, up to {config.rollout.max_new_tokens} tokens")
+    print(f"optimizer    {steps} steps")
+    return 0
+
+
+def draw_dag(config: RunConfig) -> str:
+    """The DAG in text; rounds in the middle are left out."""
+    lines = ["validate -> sft -+-> evaluate - before"]
+    shown = [1, 2, config.rounds] if config.rounds > 3 else list(range(1, config.rounds + 1))
+    for index, round in enumerate(shown):
+        if index and round - shown[index - 1] > 1:
+            lines.append("                  ...")
+        source = max(0, round - 1 - config.max_staleness)
+        lines.append(f"   round {round:<3}     +-> rollout (policy {source}) -+-> execute -> reward -+")
+        lines.append("                  |                         |                      +-> update -> policy " + str(round))
+        lines.append("                  |                         +-> logprob -----------+")
+    if config.rounds:
+        lines.append("                  +-> evaluate - after")
+    lines.append("report (exit handler, always)\n")
+    return "\n".join(lines)

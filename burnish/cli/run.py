@@ -1,0 +1,149 @@
+"""`burnish run`: the whole DAG on this machine, with an embedded object store and MLflow unless told otherwise."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from burnish.cli.console import follow
+from burnish.cli.home import Home, run_id_of
+from burnish.cli.settings import add_config_arguments, config_of
+from burnish.cli.summary import print_summary
+from burnish.contracts.artifacts import StageRecord
+from burnish.contracts.config import RunConfig
+from burnish.contracts.errors import BurnishError
+from burnish.contracts.loading import dump_config
+from burnish.contracts.stages import check_task_budget
+from burnish.stages.component import SUPERVISOR_VARIABLE
+from burnish.store import open_store
+from burnish.store.seaweed import start_seaweed
+from burnish.track.local_server import start_mlflow
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("run", help="run the whole pipeline on this machine")
+    add_config_arguments(parser)
+    parser.add_argument("--home", help="folder of local runs (default: $BURNISH_HOME or ./.burnish)")
+    parser.add_argument(
+        "--runner", choices=("subprocess", "docker"), default="subprocess",
+        help="each stage as a process of this environment, or as a container of its own image",
+    )  # fmt: skip
+    parser.add_argument("--images", default="burnish", help="prefix of the stage images, for --runner docker")
+    parser.add_argument("--tag", default=None, help="tag of the stage images (default: this version)")
+    parser.add_argument("--s3-port", type=int, default=0, help="port of the embedded object store (default: a free one)")
+    parser.add_argument("--no-mlflow", action="store_true", help="do not start an MLflow server")
+    parser.set_defaults(handler=handle)
+
+
+def handle(given: argparse.Namespace) -> int:
+    config = config_of(given)
+    check_task_budget(config.rounds)
+    home = Home.default(given.home)
+    run_id = run_id_of(config)
+    run_dir = home.run_dir(run_id)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with home.lock(), ExitStack() as services:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "config.yaml").write_text(dump_config(config), "utf-8")
+        _point_latest(home, run_id)
+        environment = _start_services(given, home, services)
+        os.environ.update(environment)
+        print(f"run {run_id}: {config.rounds} rounds, log {_shown(run_dir / 'run.log')}", flush=True)
+        status, unfinished = _run_dag(given, config, run_id, run_dir, environment)
+        records = open_store().run_records(run_id)
+        _save_report(records, run_dir)
+        return _conclude(status, unfinished, records, run_dir, home)
+
+
+def _start_services(given: argparse.Namespace, home: Home, services: ExitStack) -> dict[str, str]:
+    environment: dict[str, str] = {}
+    if not os.environ.get("BURNISH_STORE"):
+        environment |= services.enter_context(start_seaweed(home.root, port=given.s3_port))
+    if not given.no_mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
+        server = services.enter_context(start_mlflow(home.root))
+        environment["MLFLOW_TRACKING_URI"] = server.uri
+    return environment
+
+
+def _run_dag(
+    given: argparse.Namespace, config: RunConfig, run_id: str, run_dir: Path, environment: dict[str, str]
+) -> tuple[int, str | None]:
+    """Run the DAG in a child process; returns its status and the title of the stage that was left unfinished."""
+    request = {
+        "run_id": run_id,
+        "config": str(run_dir / "config.yaml"),
+        "pipeline_root": str(run_dir / "kfp"),
+        "runner": given.runner,
+        "images": given.images,
+        "tag": given.tag,
+        "environment": environment,
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-m", "burnish.cli.local_dag"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, SUPERVISOR_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdin.write(json.dumps(request))
+        child.stdin.close()
+        with (run_dir / "run.log").open("a", encoding="utf-8") as log:
+            unfinished = follow(child.stdout, log)
+        return child.wait(), unfinished
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _conclude(
+    status: int, unfinished: str | None, records: list[StageRecord], run_dir: Path, home: Home
+) -> int:
+    failed = [record for record in records if record.error]
+    if status == 0 and not failed:
+        print_summary(records)
+    report = run_dir / "report.html"
+    if report.exists():
+        print(f"report  {_shown(report)}")
+    print(f"mlflow  `burnish ui` opens MLflow and the report{'' if home.root.name == '.burnish' else f' (--home {home.root})'}")
+    if failed:
+        raise BurnishError(f"{failed[0].title}: {failed[0].error}")
+    if status != 0:
+        where = f"{unfinished} ended without a result (killed, or out of memory)" if unfinished else "the DAG failed"
+        raise BurnishError(f"{where}; see {_shown(run_dir / 'run.log')}; the same command goes on from there")
+    return 0
+
+
+def _save_report(records: list[StageRecord], run_dir: Path) -> None:
+    for record in records:
+        if record.stage == "report" and "report" in record.outputs:
+            store = open_store()
+            store.fetch(store.get_manifest(record.outputs["report"]), run_dir / "report")
+            for file in (run_dir / "report").iterdir():
+                os.replace(file, run_dir / file.name)
+
+
+def _point_latest(home: Home, run_id: str) -> None:
+    link = home.root / "runs" / "latest"
+    link.unlink(missing_ok=True)
+    link.symlink_to(run_id)
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

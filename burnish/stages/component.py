@@ -1,0 +1,125 @@
+"""What a KFP component's body calls: KFP's artifact objects in, `run_stage` in the middle, metrics and metadata out.
+
+KFP is not imported here: its Input and Output objects are only asked for `path`, `metadata` and `log_metric`.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from burnish.contracts.artifacts import Manifest, StageRecord
+from burnish.contracts.errors import BurnishError, ConfigError
+from burnish.contracts.loading import load_config
+from burnish.stages.entry import run_stage
+from burnish.store import open_store
+
+SUPERVISOR_VARIABLE = "BURNISH_SUPERVISOR_PID"
+
+
+def run_component(
+    name: str,
+    *,
+    run_id: str,
+    config: Any,
+    outputs: Mapping[str, Any],
+    metrics: Any,
+    inputs: Mapping[str, Any] | None = None,
+    overrides: str = "",
+    round: int | None = None,
+    label: str = "",
+    compiled_for: Mapping[str, int] | None = None,
+    shown: str | None = None,
+) -> None:
+    """Run stage `name` inside a KFP task.
+
+    `config` is the artifact that validate wrote, or the text of a configuration. `shown` names a file of the
+    output that KFP shows itself (HTML): its content, not the manifest, becomes KFP's artifact.
+    Exits with one line on stderr and the error's code when a person can fix what is wrong.
+    """
+    _die_with_supervisor()
+    with tempfile.TemporaryDirectory(prefix="burnish-task-") as folder:
+        if isinstance(config, str):
+            config_path = Path(folder) / "config.yaml"
+            config_path.write_text(config, "utf-8")
+        else:
+            config_path = Path(config.path)
+        paths = {key: artifact.path for key, artifact in outputs.items()}
+        if shown:
+            paths = {key: str(Path(folder) / f"{key}.json") for key in outputs}
+        try:
+            given = tuple(overrides.split())
+            if compiled_for:
+                _check_compiled_shape(config_path, given, compiled_for)
+            record = run_stage(
+                name,
+                config_path=str(config_path),
+                run_id=run_id,
+                inputs={key: artifact.path for key, artifact in (inputs or {}).items()},
+                outputs=paths,
+                round=round,
+                label=label,
+                overrides=given,
+            )
+        except BurnishError as error:
+            _fail(error)
+        _describe(record, outputs, paths, metrics)
+        if shown:
+            _show(outputs, paths, shown)
+
+
+def _check_compiled_shape(path: Path, overrides: tuple[str, ...], compiled_for: Mapping[str, int]) -> None:
+    config = load_config(path, overrides)
+    for field, compiled in compiled_for.items():
+        wanted = getattr(config, field)
+        if wanted != compiled:
+            raise ConfigError(
+                f"{field} is {wanted}, but this pipeline was compiled for {field}={compiled}: "
+                f"the DAG's shape is fixed; compile again with {field}={wanted}"
+            )
+
+
+def _describe(record: StageRecord, outputs: Mapping[str, Any], paths: Mapping[str, str], metrics: Any) -> None:
+    for key, value in record.metrics.items():
+        if value is not None:
+            metrics.log_metric(key, value)
+    for key, artifact in outputs.items():
+        manifest = Manifest.from_json(Path(paths[key]).read_bytes(), paths[key])
+        artifact.metadata.update(
+            {"digest": manifest.digest, "bytes": manifest.size, **manifest.counts}
+            | {name: json.loads(json.dumps(value)) for name, value in manifest.metadata.items()}
+        )
+
+
+def _show(outputs: Mapping[str, Any], paths: Mapping[str, str], file: str) -> None:
+    store = open_store()
+    for key, artifact in outputs.items():
+        manifest = Manifest.from_json(Path(paths[key]).read_bytes(), paths[key])
+        with tempfile.TemporaryDirectory(prefix="burnish-show-") as folder:
+            store.fetch(manifest, Path(folder) / "files")
+            Path(artifact.path).parent.mkdir(parents=True, exist_ok=True)
+            Path(artifact.path).write_bytes((Path(folder) / "files" / file).read_bytes())
+
+
+def _fail(error: BurnishError) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    sys.exit(error.exit_code)
+
+
+def _die_with_supervisor() -> None:
+    """End this process when the `burnish run` that started it is gone: KFP's runner leaves its children behind."""
+    pid = os.environ.get(SUPERVISOR_VARIABLE)
+    if not pid:
+        return
+
+    def watch() -> None:
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.5)
+        os._exit(143)
+
+    threading.Thread(target=watch, daemon=True, name="supervisor-watch").start()

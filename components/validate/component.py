@@ -1,0 +1,42 @@
+"""validate: check the configuration before a GPU is taken, and build the prompts of every task."""
+
+from kfp import dsl
+from kfp.dsl import Artifact, Dataset, Metrics, Output
+
+
+@dsl.component(base_image="burnish/validate", install_kfp_package=False)
+def validate(
+    run_id: str,
+    job_id: str,
+    config: str,
+    overrides: str,
+    rounds: int,
+    max_staleness: int,
+    resolved: Output[Artifact],
+    prompts: Output[Dataset],
+    metrics: Output[Metrics],
+):
+    """Resolve and check the run's configuration; write it and the prompts of every task.
+
+    Args:
+        run_id: Name of the run's records; empty for the KFP job id.
+        job_id: KFP's id of this run.
+        config: The configuration as YAML or JSON text.
+        overrides: `a.b=c` settings on top of it, separated by spaces or newlines.
+        rounds: Rounds this pipeline was compiled for.
+        max_staleness: Staleness this pipeline was compiled for.
+        resolved: The complete configuration, which every other stage reads.
+        prompts: Training, held-out and demonstration prompts.
+        metrics: Counts of prompts.
+    """
+    from burnish.stages.component import run_component
+
+    run_component(
+        "validate",
+        run_id=run_id or job_id,
+        config=config,
+        overrides=overrides,
+        compiled_for={"rounds": rounds, "max_staleness": max_staleness},
+        outputs={"resolved": resolved, "prompts": prompts},
+        metrics=metrics,
+    )

@@ -1,0 +1,84 @@
+"""The whole run: validate -> sft -> rounds -> evaluate, with the report as exit handler."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kfp import compiler, dsl
+from kfp.dsl.base_component import BaseComponent
+
+from burnish.contracts.artifacts import stage_title
+from burnish.contracts.config import RunConfig
+from burnish.contracts.errors import ConfigError
+from components.evaluate.component import evaluate
+from components.report.component import report
+from components.sft.component import sft
+from components.validate.component import validate
+from pipelines.round import Place, RunInputs, training_round
+
+# etcd refuses workflow objects near 1.5 MB; Argo's object is larger than the IR it is made from.
+MAX_IR_BYTES = 700_000
+
+
+def unplaced(task: dsl.PipelineTask, stage: str) -> dsl.PipelineTask:
+    """For one machine: no secrets, no node selection, and a failure is final instead of retried."""
+    return task.set_caching_options(False)
+
+
+def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
+    """The KFP pipeline of `config`: its rounds and staleness are compiled in, the rest are parameters.
+
+    The defaults of the parameters are `config` itself, so a run started from an empty form is that run.
+    """
+    shape = config
+    default = compact_config(config)
+
+    def stage(component: Any, **inputs: Any) -> dsl.PipelineTask:
+        title = stage_title(component.name, label=inputs.get("label", ""))
+        return place(component(**inputs), component.name).set_display_name(title)
+
+    @dsl.pipeline(name=f"burnish-{shape.name}", description="RL post-training of a language model")
+    def burnish_train(config: str = default, overrides: str = "", run_id: str = ""):  # type: ignore[no-untyped-def]
+        identity = {"run_id": run_id, "job_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
+        last = stage(report, config=config, overrides=overrides, **identity)
+        with dsl.ExitHandler(last, name="run"):
+            checked = stage(
+                validate,
+                config=config,
+                overrides=overrides,
+                rounds=shape.rounds,
+                max_staleness=shape.max_staleness,
+                **identity,
+            )
+            read = {name: checked.outputs[name] for name in ("resolved", "prompts")}
+            start = stage(sft, **read, **identity)
+            policies = [start.outputs["policy"]]
+            trainer_state = start.outputs["trainer_state"]
+            stage(evaluate, label="before", policy=policies[0], **read, **identity)
+            run = RunInputs(identity, read["resolved"], read["prompts"], reference=policies[0])
+            for round in range(1, shape.rounds + 1):
+                sampling = policies[max(0, round - 1 - shape.max_staleness)]
+                policy, trainer_state = training_round(round, run, sampling, policies[-1], trainer_state, place)
+                policies.append(policy)
+            if shape.rounds:
+                stage(evaluate, label="after", policy=policies[-1], **read, **identity)
+
+    return burnish_train
+
+
+def compact_config(config: RunConfig) -> str:
+    """JSON of what differs from the defaults; KFP allows 10 kB for all parameters together."""
+    return json.dumps(json.loads(config.model_dump_json(exclude_defaults=True)), sort_keys=True)
+
+
+def compile_pipeline(config: RunConfig, path: Path, place: Place = unplaced) -> int:
+    """Write the IR of `config`'s pipeline to `path`; returns its size in bytes. Raises ConfigError over budget."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    compiler.Compiler().compile(build_pipeline(config, place), str(path))
+    size = path.stat().st_size
+    if size > MAX_IR_BYTES:
+        path.unlink()
+        raise ConfigError(
+            f"rounds={config.rounds} makes an IR of {size} bytes, over the budget of {MAX_IR_BYTES}; use fewer rounds"
+        )
+    return size
