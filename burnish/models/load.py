@@ -65,6 +65,9 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
     _settle_tied_head(model)
     model.save_pretrained(folder, max_shard_size="2GB")
     tokenizer.save_pretrained(folder)
+    # safetensors writes files that only their owner may read; a cache folder is shared between users.
+    for path in folder.glob("*.safetensors"):
+        path.chmod(0o644)
 
 
 def copy_policy(source: Path, folder: Path, *, trust_remote_code: bool = False) -> None:
