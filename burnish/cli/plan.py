@@ -30,7 +30,8 @@ def handle(given: argparse.Namespace) -> int:
     print(f"run id       {run_id_of(config)}")
     print(f"tasks        {dag_tasks(config.rounds)} of at most {MAX_TASKS}")
     print(f"IR           {size} bytes")
-    print(f"samples      {samples} a round, {samples * config.rounds} in all, up to {config.rollout.max_new_tokens} tokens")
+    print(f"samples      {samples} a round, {samples * config.rounds} in all")
+    print(f"completions  up to {config.rollout.max_new_tokens} tokens")
     print(f"optimizer    {steps} steps")
     return 0
 
@@ -44,7 +45,9 @@ def draw_dag(config: RunConfig) -> str:
             lines.append("                  ...")
         source = max(0, round - 1 - config.max_staleness)
         lines.append(f"   round {round:<3}     +-> rollout (policy {source}) -+-> execute -> reward -+")
-        lines.append("                  |                         |                      +-> update -> policy " + str(round))
+        lines.append(
+            "                  |                         |                      +-> update -> policy " + str(round)
+        )
         lines.append("                  |                         +-> logprob -----------+")
     if config.rounds:
         lines.append("                  +-> evaluate - after")

@@ -35,7 +35,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )  # fmt: skip
     parser.add_argument("--images", default="burnish", help="prefix of the stage images, for --runner docker")
     parser.add_argument("--tag", default=None, help="tag of the stage images (default: this version)")
-    parser.add_argument("--s3-port", type=int, default=0, help="port of the embedded object store (default: a free one)")
+    parser.add_argument(
+        "--s3-port", type=int, default=0, help="port of the embedded object store (default: a free one)"
+    )
     parser.add_argument("--no-mlflow", action="store_true", help="do not start an MLflow server")
     parser.set_defaults(handler=handle)
 
@@ -92,7 +94,8 @@ def _run_dag(
         env={**os.environ, SUPERVISOR_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
-    assert child.stdin is not None and child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout is not None
     try:
         child.stdin.write(json.dumps(request))
         child.stdin.close()
@@ -105,16 +108,14 @@ def _run_dag(
             child.wait()
 
 
-def _conclude(
-    status: int, unfinished: str | None, records: list[StageRecord], run_dir: Path, home: Home
-) -> int:
+def _conclude(status: int, unfinished: str | None, records: list[StageRecord], run_dir: Path, home: Home) -> int:
     failed = [record for record in records if record.error]
     if status == 0 and not failed:
         print_summary(records)
     report = run_dir / "report.html"
     if report.exists():
         print(f"report  {_shown(report)}")
-    print(f"mlflow  `burnish ui` opens MLflow and the report{'' if home.root.name == '.burnish' else f' (--home {home.root})'}")
+    print(f"mlflow  {_shown(home.root / 'mlflow.db')}; `burnish ui{_home_flag(home)}` opens it and the report")
     if failed:
         raise BurnishError(f"{failed[0].title}: {failed[0].error}")
     if status != 0:
@@ -143,6 +144,10 @@ def _shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _home_flag(home: Home) -> str:
+    return "" if home == Home.default() else f" --home {_shown(home.root)}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -18,7 +18,11 @@ TOKEN_VARIABLE = "KFP_TOKEN"
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("submit", help="upload the pipeline to Kubeflow Pipelines and start a run")
     add_config_arguments(parser)
-    parser.add_argument("--host", default=os.environ.get("KFP_HOST"), help="KFP API, e.g. https://kfp.example.com/pipeline (default: $KFP_HOST)")
+    parser.add_argument(
+        "--host",
+        default=os.environ.get("KFP_HOST"),
+        help="KFP API, e.g. https://kfp.example.com/pipeline (default: $KFP_HOST)",
+    )
     parser.add_argument("--namespace", default=None, help="profile namespace of a multi-user KFP")
     parser.add_argument("--experiment", default="burnish", help="KFP experiment")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")

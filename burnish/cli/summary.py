@@ -27,7 +27,9 @@ def print_summary(records: Sequence[StageRecord]) -> None:
     evaluations = {record.label: record for record in records if record.stage == "evaluate"}
     if evaluations:
         table = Table(title="held-out (95 % interval)", title_justify="left", box=None, pad_edge=False)
-        names = [name for name in next(iter(evaluations.values())).metrics if name.startswith("pass@") and "/" not in name]
+        names = [
+            name for name in next(iter(evaluations.values())).metrics if name.startswith("pass@") and "/" not in name
+        ]
         for column in ("", *names):
             table.add_column(column, justify="right")
         for label in ("before", "after"):

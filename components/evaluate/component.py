@@ -14,7 +14,7 @@ def evaluate(
     prompts: Input[Dataset],
     evaluation: Output[Artifact],
     metrics: Output[Metrics],
-):
+) -> None:
     """Sample, verify and count on prompts that were never trained on.
 
     Args:

@@ -14,7 +14,7 @@ def execute(
     prompts: Input[Dataset],
     executions: Output[Dataset],
     metrics: Output[Metrics],
-):
+) -> None:
     """Execute the completions of prompts that come with tests; the others have no row.
 
     Args:

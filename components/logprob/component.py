@@ -15,7 +15,7 @@ def logprob(
     reference: Input[Model],
     logprobs: Output[Dataset],
     metrics: Output[Metrics],
-):
+) -> None:
     """Recompute logprobs and entropy at the sampler's temperature; measure the mismatch with the sampler.
 
     Args:

@@ -12,7 +12,7 @@ def report(
     overrides: str,
     report: Output[HTML],
     metrics: Output[Metrics],
-):
+) -> None:
     """Draw the run: curves, before and after, timings, a browser of the rollouts.
 
     Args:

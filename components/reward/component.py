@@ -15,7 +15,7 @@ def reward(
     prompts: Input[Dataset],
     rewards: Output[Dataset],
     metrics: Output[Metrics],
-):
+) -> None:
     """Score the round's sequences; a score that does not apply or failed is missing, not 0.
 
     Args:

@@ -14,7 +14,7 @@ def rollout(
     prompts: Input[Dataset],
     rollouts: Output[Dataset],
     metrics: Output[Metrics],
-):
+) -> None:
     """Sample completions, with the sampler's logprob of every token.
 
     Args:

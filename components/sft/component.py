@@ -13,7 +13,7 @@ def sft(
     policy: Output[Model],
     trainer_state: Output[Artifact],
     metrics: Output[Metrics],
-):
+) -> None:
     """Train the base model on demonstrations, or pass it on where there are none.
 
     Args:

@@ -18,7 +18,7 @@ def update(
     updated_policy: Output[Model],
     updated_trainer_state: Output[Artifact],
     metrics: Output[Metrics],
-):
+) -> None:
     """Train the policy on the round's sequences.
 
     Args:

@@ -15,7 +15,7 @@ def validate(
     resolved: Output[Artifact],
     prompts: Output[Dataset],
     metrics: Output[Metrics],
-):
+) -> None:
     """Resolve and check the run's configuration; write it and the prompts of every task.
 
     Args:
