@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from burnish.stages.progress import MARK
@@ -30,17 +31,18 @@ def follow(lines: Iterable[str], log: TextIO) -> str | None:
                 title, _, rest = text.removeprefix(MARK).partition(": ")
                 if rest == "started":
                     running = title
-                    status.update(f"{title} …")
+                    status.update(escape(f"{title} …"))
                 elif rest.startswith(("done", "result is known")):
                     running = None
                     total = time.monotonic() - started
-                    console.print(f"[green]✓[/] {title:<24} {rest:<32} [dim]{total:6.0f} s[/]")
+                    line = escape(f"{title:<24} {rest:<32}")
+                    console.print(f"[green]✓[/] {line} [dim]{total:6.0f} s[/]")
                 else:
-                    status.update(f"{title}: {rest}")
+                    status.update(escape(f"{title}: {rest}"))
                     if not console.is_terminal:
-                        console.print(f"  {title}: {rest}")
+                        console.print(f"  {title}: {rest}", markup=False)
             elif text.startswith("error: "):
-                console.print(f"[red]{text}[/]", markup=True)
+                console.print(text, style="red", markup=False)
     return running
 
 

@@ -177,10 +177,10 @@ def result_key(stage: Stage, config: RunConfig, inputs: Mapping[str, Manifest], 
 
 @cache
 def code_digest() -> str:
-    """Digest of the burnish sources: changed code never meets results of the old code."""
-    root = Path(burnish.__file__).parent
+    """Digest of the sources of burnish and the sandbox: changed code never meets results of the old code."""
+    root = Path(burnish.__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for package in ("burnish", "sandbox") for path in (root / package).rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

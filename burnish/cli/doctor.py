@@ -1,0 +1,140 @@
+"""`burnish doctor`: is everything that a run needs here and working? Each failure names its fix."""
+
+import argparse
+import importlib.metadata
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from burnish.cli.home import Home
+from burnish.cli.settings import add_config_arguments, config_of
+from burnish.contracts.artifacts import Lineage
+from burnish.contracts.config import RunConfig
+from burnish.contracts.errors import BurnishError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found; `fix` is given exactly when it failed."""
+
+    subject: str
+    detail: str
+    fix: str | None = None
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("doctor", help="check the store, MLflow, the model, the sandbox and KFP")
+    add_config_arguments(parser)
+    parser.add_argument("--home", help="folder of local runs (default: $BURNISH_HOME or ./.burnish)")
+    parser.add_argument("--host", default=os.environ.get("KFP_HOST"), help="also check this KFP API (default: $KFP_HOST)")
+    parser.set_defaults(handler=handle)
+
+
+def handle(given: argparse.Namespace) -> int:
+    config = config_of(given)
+    home = Home.default(given.home)
+    checks: tuple[Callable[[], Finding], ...] = (
+        lambda: check_store(home),
+        lambda: check_mlflow(home),
+        lambda: check_model(config),
+        check_sandbox,
+        lambda: check_kfp(given.host),
+    )
+    console = Console(highlight=False)
+    failures = 0
+    for check in checks:
+        finding = check()
+        failures += finding.fix is not None
+        mark = "[green]✓[/]" if finding.fix is None else "[red]✗[/]"
+        console.print(f"{mark} {finding.subject:<8} {finding.detail}", markup=True)
+        if finding.fix:
+            console.print(f"  {'':<8} fix: {finding.fix}")
+    return 1 if failures else 0
+
+
+def check_store(home: Home) -> Finding:
+    """Write an artifact and read it back, in the configured store or in the embedded one."""
+    from burnish.store import open_store
+    from burnish.store.seaweed import start_seaweed
+
+    def probe(where: str) -> Finding:
+        store = open_store()
+        with tempfile.TemporaryDirectory(prefix="burnish-doctor-") as folder:
+            (Path(folder) / "probe.txt").write_text("burnish doctor", "utf-8")
+            lineage = Lineage(stage="doctor")
+            manifest = store.put_artifact("report", Path(folder), lineage=lineage, counts={}, metadata={})
+            store.fetch(store.get_manifest(manifest.digest), Path(folder) / "back")
+        return Finding("store", f"{where}: wrote and read an artifact")
+
+    try:
+        if os.environ.get("BURNISH_STORE"):
+            return probe(os.environ["BURNISH_STORE"])
+        with home.lock(), start_seaweed(home.root) as environment:
+            os.environ.update(environment)
+            try:
+                return probe("embedded SeaweedFS")
+            finally:
+                for name in environment:
+                    del os.environ[name]
+    except BurnishError as error:
+        return Finding("store", str(error), "set BURNISH_STORE, BURNISH_S3_ENDPOINT and AWS_*, or unset them all")
+
+
+def check_mlflow(home: Home) -> Finding:
+    """Ask the configured server for its health, or see that one could be started here."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        import urllib.error
+        import urllib.request
+
+        try:
+            with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5) as response:  # noqa: S310
+                return Finding("mlflow", f"{uri} answers {response.status}")
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            return Finding("mlflow", f"{uri} does not answer: {error}", "start the server, or unset MLFLOW_TRACKING_URI")
+    return _package("mlflow", "mlflow", f"a run starts one on {home.root / 'mlflow.db'}", "track")
+
+
+def check_model(config: RunConfig) -> Finding:
+    """Find the base model, fetching or converting it if need be."""
+    try:
+        from burnish.models.load import resolve_base_model
+
+        folder = resolve_base_model(config.model)
+    except ImportError as error:
+        return Finding("model", f"cannot look: {error}", "pip install 'burnish[train]'")
+    except BurnishError as error:
+        return Finding("model", str(error), "set model.path to a packaged name, a Hugging Face id or a local folder")
+    return Finding("model", f"{config.model.path} in {folder}")
+
+
+def check_sandbox() -> Finding:
+    """Run a program in the sandbox and see that the kernel's protections are on."""
+    raise NotImplementedError
+
+
+def check_kfp(host: str | None) -> Finding:
+    """The local runner's package, and the API when a host is given."""
+    if not host:
+        return _package("kfp", "kfp", "runs locally; give --host to check a cluster", "kfp")
+    import kfp
+    from kfp_server_api.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        client = kfp.Client(host=host, existing_token=os.environ.get("KFP_TOKEN"))
+        health = client.get_kfp_healthz()
+    except (ApiException, HTTPError, ValueError, OSError, TimeoutError) as error:
+        return Finding("kfp", f"{host}: {' '.join(str(error).split())[:200]}", "check --host and KFP_TOKEN")
+    return Finding("kfp", f"{host}: multi-user {bool(health.multi_user)}")
+
+
+def _package(subject: str, package: str, detail: str, extra: str) -> Finding:
+    try:
+        return Finding(subject, f"{package} {importlib.metadata.version(package)}: {detail}")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(subject, f"package {package} is not installed", f"pip install 'burnish[{extra}]'")
