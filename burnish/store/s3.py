@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -57,28 +58,24 @@ class S3Backend:
         self._endpoint = endpoint
         self._patience = patience
         scheme, _, host = endpoint.partition("://")
-        self._pool = urllib3.PoolManager(
-            timeout=Timeout(connect=5, read=60),
-            maxsize=32,
-            ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
-            retries=_retry(min(patience, 4)),
-        )
-        self._client = Minio(
-            host,
-            access_key,
-            secret_key,
-            session_token=session_token,
-            secure=scheme == "https",
-            region=region,
-            http_client=self._pool,
-        )
+
+        def client(retries: int) -> Minio:
+            return Minio(
+                host,
+                access_key,
+                secret_key,
+                session_token=session_token,
+                secure=scheme == "https",
+                region=region,
+                http_client=_http(retries),
+            )
+
         with self._explained(""):
-            exists = self._client.bucket_exists(bucket)
+            exists = client(min(patience, 4)).bucket_exists(bucket)
         if not exists:
             raise StoreError(f"object store {endpoint}: there is no bucket {bucket!r}; create it or fix BURNISH_STORE")
-        # The store answered once: from here on an outage is worth waiting for, about a minute.
-        self._pool.connection_pool_kw["retries"] = _retry(patience)
-        self._pool.clear()
+        # The store answered once: from here on an outage is worth waiting for, almost a minute.
+        self._client = client(patience)
 
     def put_bytes(self, key: str, data: bytes) -> None:
         with self._explained(key):
@@ -166,7 +163,9 @@ class S3Backend:
                 ) from None
             if error.code == "NoSuchBucket":
                 raise StoreError(f"{where}: there is no such bucket; create it or fix BURNISH_STORE") from None
-            raise StoreError(f"{where}: the store answered {error.code}: {error.message}") from None
+            raise StoreError(
+                f"{where}: the store answered {error.code} ({error.message}); check its log and its disk"
+            ) from None
         except (ServerError, InvalidResponseError) as error:
             raise StoreError(f"{where}: {_one_line(error)}; is BURNISH_S3_ENDPOINT an S3 service?") from None
         except urllib3.exceptions.MaxRetryError as error:
@@ -183,20 +182,24 @@ class _BrokenBody(StoreError):
     """The answer began well and broke off."""
 
 
-def _retry(times: int) -> Retry:
-    """0, 0.3, 0.6, ... up to 20 s apart with jitter, for every method: all our requests may be repeated."""
-    return Retry(
-        total=times,
-        allowed_methods=None,
-        status_forcelist=[500, 502, 503, 504],
-        backoff_factor=0.15,
-        backoff_jitter=0.2,
-        backoff_max=20,
-        raise_on_status=False,
+def _http(retries: int) -> urllib3.PoolManager:
+    """Repeats a request 0, 0.3, 0.6, ... up to 20 s apart with jitter, whatever its method: all of ours may be."""
+    return urllib3.PoolManager(
+        timeout=Timeout(connect=5, read=60),
+        maxsize=32,
+        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
+        retries=Retry(
+            total=retries,
+            allowed_methods=None,
+            status_forcelist=[500, 502, 503, 504],
+            backoff_factor=0.15,
+            backoff_jitter=0.2,
+            backoff_max=20,
+            raise_on_status=False,
+        ),
     )
 
 
 def _one_line(error: BaseException | None) -> str:
-    text = " ".join(str(error).split())
-    # urllib3 puts the object's address in front: "HTTPConnection(host='..', port=1): Failed to ...".
-    return text.rpartition("object at 0x")[2].partition(">: ")[2][:200] or text[:200]
+    # urllib3 puts the address in front, which the caller has said already.
+    return re.sub(r"^HTTPS?Connection\(.*?\): ", "", " ".join(str(error).split()))[:200]
