@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from burnish.contracts.errors import StoreError
 
@@ -47,15 +47,24 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+@contextlib.contextmanager
+def start_seaweed(home: Path, port: int = 0) -> Iterator[dict[str, str]]:
+    """The store in `home` runs while the block does; gives the environment that stages need. See `Seaweed`."""
+    server = Seaweed(home, port)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
 class Seaweed:
     """A SeaweedFS server with its data, credentials, pid file and log in the folder `home`.
 
-    `with Seaweed(home) as store: ...store.environment...`, or `start` and `stop`. Start it from a thread that lives
-    as long as the server shall: the kernel ends the server with that thread.
+    Start it from a thread that lives as long as the server shall: the kernel ends the server with that thread.
     """
 
-    def __init__(self, home: Path, port: int | None = None) -> None:
-        """`port`: where S3 shall listen; None takes a free one."""
+    def __init__(self, home: Path, port: int = 0) -> None:
+        """`port`: where S3 shall listen; 0 takes a free one."""
         self.home = home.absolute()
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,13 +116,6 @@ class Seaweed:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-    def __enter__(self) -> "Seaweed":
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
 
     @property
     def _pid_file(self) -> Path:
@@ -262,15 +264,15 @@ def _flag(name: str) -> str:
     return f"{server}.port.{kind}" if kind else f"{server}.port"
 
 
-def _free_ports(count: int, first: int | None) -> list[int]:
-    """`count` ports nobody listens on, the first of them `first` if given. Raises StoreError when that is taken."""
+def _free_ports(count: int, first: int) -> list[int]:
+    """`count` ports nobody listens on, the first of them `first` unless it is 0. Raises StoreError when that is taken."""
     with contextlib.ExitStack() as held:
         ports = []
         for index in range(count):
             listener = held.enter_context(socket.socket())
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind(("127.0.0.1", (first or 0) if index == 0 else 0))
+                listener.bind(("127.0.0.1", first if index == 0 else 0))
             except OSError as error:
                 raise StoreError(
                     f"port {first} for the object store cannot be used ({error.strerror}); "
