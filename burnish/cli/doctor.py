@@ -59,7 +59,7 @@ def handle(given: argparse.Namespace) -> int:
 def check_store(home: Home) -> Finding:
     """Write an artifact and read it back, in the configured store or in the embedded one."""
     from burnish.store import open_store
-    from burnish.store.seaweed import start_seaweed
+    from burnish.store.seaweed import Seaweed
 
     def probe(where: str) -> Finding:
         store = open_store()
@@ -73,12 +73,12 @@ def check_store(home: Home) -> Finding:
     try:
         if os.environ.get("BURNISH_STORE"):
             return probe(os.environ["BURNISH_STORE"])
-        with home.lock(), start_seaweed(home.root) as environment:
-            os.environ.update(environment)
+        with home.lock(), Seaweed(home.root) as seaweed:
+            os.environ.update(seaweed.environment)
             try:
                 return probe("embedded SeaweedFS")
             finally:
-                for name in environment:
+                for name in seaweed.environment:
                     del os.environ[name]
     except BurnishError as error:
         return Finding("store", str(error), "set BURNISH_STORE, BURNISH_S3_ENDPOINT and AWS_*, or unset them all")
