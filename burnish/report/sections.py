@@ -1,0 +1,205 @@
+"""The parts of the HTML report as HTML text; every value from a run goes through `escape`."""
+
+from collections.abc import Sequence
+from html import escape
+
+from burnish.contracts.artifacts import stage_title
+from burnish.contracts.loading import dump_config
+from burnish.report.charts import bar, draw
+from burnish.report.comparison import Row, compare
+from burnish.report.curves import Chart
+from burnish.report.run import RunView
+from burnish.report.summary import change_text, duration, failures, headline, missing_stages, score_text
+from burnish.report.timing import PHASES, run_time
+
+
+def facts(view: RunView) -> list[tuple[str, str]]:
+    """Name and value of the header's facts, text."""
+    config = view.config
+    time = run_time(view.records)
+    done = sum(record.stage == "update" and not record.error for record in view.records)
+    found = [
+        ("model", config.model.path),
+        ("tasks", ", ".join(task.title for task in config.tasks)),
+        ("preset", config.update.preset),
+        ("rounds", f"{done} of {config.rounds}"),
+        ("group size", f"{config.rollout.prompts_per_round} prompts × {config.rollout.samples_per_prompt}"),
+        ("seed", str(config.seed)),
+    ]
+    if time:
+        found.append(("wall time", duration(time.wall)))
+    return found
+
+
+def problems_section(view: RunView) -> str:
+    """What went wrong, at the top; empty when nothing did."""
+    parts = [
+        f'<div class="problem"><b>{escape(record.title)} failed</b><pre>{escape(record.error or "")}</pre></div>'
+        for record in failures(view)
+    ]
+    missing = missing_stages(view)
+    if missing:
+        listed = escape(", ".join(missing))
+        parts.append(
+            f'<div class="problem mild"><b>Not finished</b><p>No record of: {listed}. These stages were not '
+            "reached, are still running, or were killed (out of memory, say).</p></div>"
+        )
+    parts += [f'<div class="problem mild"><p>{escape(note)}</p></div>' for note in view.notes]
+    return "".join(parts)
+
+
+def result_section(view: RunView) -> str:
+    rows = compare(view.evaluations)
+    if not rows:
+        return ""
+    overall = [row for row in rows if row.task is None]
+    by_task = [row for row in rows if row.task is not None]
+    shown = overall + (by_task if len({row.task for row in by_task}) > 1 else [])
+    body = "".join(_result_row(row) for row in shown)
+    details = []
+    for label, evaluation in sorted(view.evaluations.items(), reverse=True):
+        parts = [f"{len(evaluation.outcomes)} prompts × {evaluation.samples}", f"T = {evaluation.temperature:g}"]
+        if evaluation.response_tokens is not None:
+            parts.append(f"{evaluation.response_tokens:.1f} tokens a response")
+        if evaluation.truncated is not None:
+            parts.append(f"{evaluation.truncated:.1%} truncated")
+        if evaluation.unscored:
+            parts.append(f"{evaluation.unscored} without a verdict")
+        details.append(f"<li><b>{escape(label)}</b>: {', '.join(parts)}</li>")
+    return (
+        f'<p class="headline">{escape(headline(rows))}</p><div class="scroll"><table class="result"><thead><tr>'
+        "<th>task</th><th>measure</th><th>before</th><th>after</th><th>change, points</th><th>0 to 100 %</th>"
+        f"</tr></thead><tbody>{body}</tbody></table></div>"
+        '<p class="legend"><span class="before">before</span><span class="after">after</span>'
+        "<small>Brackets and whiskers: 95 % bootstrap intervals over prompts; change: paired.</small></p>"
+        f'<ul class="plain">{"".join(details)}</ul>'
+    )
+
+
+def _result_row(row: Row) -> str:
+    direction = ""
+    if row.change and row.change.beyond_noise:
+        direction = "better" if row.change.mean > 0 else "worse"
+    return (
+        f"<tr><td>{escape(row.task or 'all tasks')}</td><td>pass@{row.k}</td><td>{score_text(row.before)}</td>"
+        f'<td>{score_text(row.after)}</td><td class="{direction}">{change_text(row)}</td><td>{_whiskers(row)}</td></tr>'
+    )
+
+
+def _whiskers(row: Row) -> str:
+    parts = []
+    for name, y, score in (("before", 6, row.before), ("after", 16, row.after)):
+        if score is None or score.value is None:
+            continue
+        low, high = score.low or 0.0, score.high if score.high is not None else score.value
+        parts.append(f'<line class="{name}" x1="{low * 200:.1f}" x2="{high * 200:.1f}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<circle class="{name}" cx="{score.value * 200:.1f}" cy="{y}" r="4"/>')
+    frame = '<line class="grid" x1="0" x2="200" y1="21.5" y2="21.5"/>' + "".join(
+        f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="22"/>' for x in (0, 50, 100, 150, 200)
+    )
+    return f'<svg class="whiskers" viewBox="-5 0 210 22" aria-hidden="true">{frame}{"".join(parts)}</svg>'
+
+
+def curves_section(first: Sequence[Chart], rest: Sequence[Chart]) -> str:
+    drawn = "".join(draw(chart) for chart in first)
+    if not drawn and not rest:
+        return ""
+    more = ""
+    if rest:
+        more = (
+            f"<details><summary>All other metrics ({len(rest)})</summary>"
+            f'<div class="charts">{"".join(draw(chart) for chart in rest)}</div></details>'
+        )
+    return f'<div class="charts">{drawn}</div>{more}'
+
+
+def rollouts_section(view: RunView) -> str:
+    if not any(found.shown for found in view.sample_sets):
+        return ""
+    return (
+        '<p class="hint">The best and the worst of each group are kept first. Tokens are coloured by how much more or '
+        "less likely the trainer finds them than the sampler did.</p>"
+        '<noscript><p>This part needs scripts.</p></noscript><div id="browser"></div>'
+    )
+
+
+def time_section(view: RunView) -> str:
+    time = run_time(view.records)
+    if time is None:
+        return ""
+    rows = []
+    for stage in time.stages:
+        known = sum(stage.phases.values())
+        segments = [(phase, stage.phases[phase]) for phase in PHASES] + [("rest", max(0.0, stage.total - known))]
+        title = "; ".join(f"{name} {amount:.2f} s" for name, amount in segments if amount >= 0.005)
+        memory = stage.record.peak_memory_mb
+        rows.append(
+            f"<tr{' class=failed' if stage.record.error else ''}><td>{escape(stage.record.title)}</td>"
+            f'<td title="{escape(title)}">{bar(segments, time.wall, stage.offset)}</td>'
+            f"<td>{duration(stage.total)}</td><td>{stage.overhead:.0%}</td>"
+            f"<td>{'' if memory is None else f'{memory:,.0f}'}</td></tr>"
+        )
+    remembered = [record.title for record in view.records if record.cached]
+    note = (
+        f'<p class="hint">Remembered from an earlier attempt: {escape(", ".join(remembered))}.</p>'
+        if remembered
+        else ""
+    )
+    between = time.wall - time.busy
+    overhead = (
+        "" if time.overhead is None else f"<b>{time.overhead:.0%}</b> of the wall time went into something else: "
+    )
+    keys = "".join(f'<span class="{phase}">{phase}</span>' for phase in (*PHASES, "rest"))
+    return (
+        f"<p>{duration(time.wall)} from first to last stage, {duration(time.compute)} of them computing. {overhead}"
+        f"{duration(max(0.0, time.work - time.compute))} starting, importing, loading and storing inside stages, "
+        f'{duration(between)} between them.</p>{note}<p class="legend bars">{keys}</p><div class="scroll">'
+        "<table class=times><thead><tr><th>stage</th><th>when</th><th>time</th><th>overhead</th><th>peak MB</th></tr>"
+        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def lineage_section(view: RunView) -> str:
+    rows = []
+    makers = {digest: record.title for record in view.records for digest in record.outputs.values()}
+    for record in view.records:
+        for name, digest in record.outputs.items():
+            manifest = view.manifests.get(digest)
+            if manifest is None:
+                rows.append(
+                    f"<tr><td>{escape(name)}</td><td><code>{digest[:12]}</code></td><td>not in the store</td>"
+                    f"<td>{escape(record.title)}</td><td></td><td></td></tr>"
+                )
+                continue
+            inputs = ", ".join(
+                f"{escape(key)} <code title={source}>{source[:12]}</code>"
+                + (f" ({escape(makers[source])})" if source in makers else "")
+                for key, source in manifest.lineage.inputs.items()
+            )
+            counts = ", ".join(f"{amount:,} {escape(key)}" for key, amount in manifest.counts.items())
+            made = stage_title(manifest.lineage.stage, manifest.lineage.round, record.label)
+            rows.append(
+                f"<tr><td>{escape(name)}</td><td><code title={digest}>{digest[:12]}</code></td>"
+                f"<td>{size_text(manifest.size)}</td><td>{escape(made)}</td><td>{inputs}</td><td>{counts}</td></tr>"
+            )
+    if not rows:
+        return ""
+    return (
+        f"<details><summary>{len(rows)} artifacts, each with the inputs it was made from</summary>"
+        '<div class="scroll"><table><thead><tr><th>artifact</th><th>digest</th><th>size</th><th>made by</th>'
+        f"<th>from</th><th>holds</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def settings_section(view: RunView) -> str:
+    return f"<details><summary>Resolved configuration</summary><pre>{escape(dump_config(view.config))}</pre></details>"
+
+
+def size_text(size: int) -> str:
+    """`812 B`, `3.4 MB`."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
