@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from burnish.contracts.artifacts import Blob, Kind, Lineage, Manifest, StageRecord
 from burnish.contracts.errors import StoreError
-from burnish.store.backend import Backend, MissingObject
-from burnish.store.cache import BlobCache, CorruptBlob
+from burnish.store.backend import Backend, CorruptObject, MissingObject
+from burnish.store.cache import BlobCache
 
-_THREADS = 8
+_THREADS = 4
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -45,21 +45,23 @@ class ArtifactStore:
         with ThreadPoolExecutor(_THREADS) as pool:
             blobs = list(pool.map(lambda path: _describe(folder, path), files))
             # Equal files of one artifact are one blob.
-            distinct = {blob.sha256: (blob, path) for blob, path in zip(blobs, files, strict=True)}
-            list(pool.map(lambda pair: self._put_blob(*pair), distinct.values()))
-        manifest = Manifest(kind=kind, blobs=blobs, lineage=lineage, counts=dict(counts), metadata=dict(metadata))
-        self.put_manifest(manifest)
+            sources = list({blob.sha256: (blob, path) for blob, path in zip(blobs, files, strict=True)}.values())
+            uploaded = list(pool.map(self._put_blob, sources))
+            manifest = Manifest(kind=kind, blobs=blobs, lineage=lineage, counts=dict(counts), metadata=dict(metadata))
+            self.put_manifest(manifest)
+            # A collection that began before the manifest was there may have taken blobs that were found in place.
+            list(pool.map(self._put_blob, (source for source, new in zip(sources, uploaded, strict=True) if not new)))
         return manifest
 
     def put_manifest(self, manifest: Manifest) -> None:
         self.backend.put_bytes(manifest_key(manifest.digest), manifest.to_json().encode())
 
     def get_manifest(self, digest: str) -> Manifest:
-        """Raises StoreError when it is missing or its bytes have another digest."""
+        """Raises MissingObject, CorruptObject."""
         key = manifest_key(digest)
         text = self.backend.get_bytes(key)
         if hashlib.sha256(text).hexdigest() != digest:
-            raise StoreError(f"manifest {key} in {self.backend.url} is corrupt; run the stage that wrote it again")
+            raise CorruptObject(f"manifest {key} in {self.backend.url} is corrupt; run the stage that wrote it again")
         return Manifest.from_json(text, key)
 
     def fetch(self, manifest: Manifest, into: Path) -> None:
@@ -79,7 +81,7 @@ class ArtifactStore:
     def get_result(self, key: str) -> StageRecord | None:
         """The record of an earlier stage with this key, if everything it wrote is still there."""
         try:
-            record = _parse_record(self.backend.get_bytes(result_key(key)), result_key(key))
+            record = parse_record(self.backend.get_bytes(result_key(key)), result_key(key))
             manifests = [self.get_manifest(digest) for digest in record.outputs.values()]
         except MissingObject:
             return None
@@ -101,17 +103,21 @@ class ArtifactStore:
         """What the run's stages left behind, in the order in which they started."""
         keys = [found.key for found in self.backend.list(run_prefix(run_id))]
         with ThreadPoolExecutor(_THREADS) as pool:
-            records = list(pool.map(lambda key: _parse_record(self.backend.get_bytes(key), key), keys))
+            records = list(pool.map(lambda key: parse_record(self.backend.get_bytes(key), key), keys))
         return sorted(records, key=lambda record: (record.started_at, record.title))
 
     def run_ids(self) -> list[str]:
         """Every run that left a record, sorted."""
         return sorted({found.key.split("/")[1] for found in self.backend.list("runs/")})
 
-    def _put_blob(self, blob: Blob, path: Path) -> None:
-        if not self._is_stored(blob):
+    def _put_blob(self, source: tuple[Blob, Path]) -> bool:
+        """Whether it had to be uploaded."""
+        blob, path = source
+        absent = not self._is_stored(blob)
+        if absent:
             self.backend.put_file(blob_key(blob.sha256), path)
         self.cache.adopt(blob, path)
+        return absent
 
     def _is_stored(self, blob: Blob) -> bool:
         return self.backend.size(blob_key(blob.sha256)) == blob.size
@@ -125,7 +131,7 @@ class ArtifactStore:
             raise StoreError(
                 f"{artifact}: blob {key} is missing from {self.backend.url}; run stage {manifest.lineage.stage!r} again"
             ) from None
-        except CorruptBlob:
+        except CorruptObject:
             raise StoreError(
                 f"{artifact}: blob {key} in {self.backend.url} is corrupt; delete it and run stage "
                 f"{manifest.lineage.stage!r} again"
@@ -138,6 +144,11 @@ def blob_key(sha256: str) -> str:
 
 def manifest_key(digest: str) -> str:
     return f"manifests/{_checked(_DIGEST, digest, 'manifest digest')}.json"
+
+
+def digest_of(key: str) -> str:
+    """Digest of the manifest under this key."""
+    return key.removeprefix("manifests/").removesuffix(".json")
 
 
 def result_key(key: str) -> str:
@@ -161,7 +172,7 @@ def _describe(folder: Path, path: Path) -> Blob:
     return Blob(path=path.relative_to(folder).as_posix(), sha256=digest, size=path.stat().st_size)
 
 
-def _parse_record(text: bytes, key: str) -> StageRecord:
+def parse_record(text: bytes, key: str) -> StageRecord:
     try:
         return StageRecord.model_validate(json.loads(text))
     except (ValidationError, ValueError) as error:

@@ -15,6 +15,10 @@ class MissingObject(StoreError):
     """There is no object under this key."""
 
 
+class CorruptObject(StoreError):
+    """The bytes under a digest have another digest."""
+
+
 @dataclass(frozen=True)
 class StoredObject:
     """One line of a listing."""

@@ -15,15 +15,11 @@ from pathlib import Path
 
 from burnish.contracts.artifacts import Blob
 from burnish.contracts.errors import StoreError
-from burnish.store.backend import Backend
+from burnish.store.backend import Backend, CorruptObject
 from burnish.store.folder import os_reason, whole_file
 
 CHUNK = 16 << 20
 _SEALED_NS = 1_000_000_000 * 10**9  # September 2001: no file written today has it by chance
-
-
-class CorruptBlob(StoreError):
-    """The bytes under a digest have another digest."""
 
 
 class BlobCache:
@@ -53,7 +49,7 @@ class BlobCache:
             _seal(temporary)
 
     def download(self, blob: Blob, backend: Backend, key: str, pool: ThreadPoolExecutor) -> None:
-        """Fetch the blob in parallel ranges. Raises CorruptBlob, MissingObject, or StoreError for a full disk."""
+        """Fetch the blob in parallel ranges. Raises CorruptObject, MissingObject, or StoreError for a full disk."""
         starts = range(0, blob.size, CHUNK)
         with self._explained(), whole_file(self.path(blob.sha256)) as temporary:
             with open(temporary, "r+b") as file:
@@ -78,7 +74,7 @@ class BlobCache:
                         with contextlib.suppress(BaseException):
                             pending.exception()
             if digest.hexdigest() != blob.sha256:
-                raise CorruptBlob(f"{key} holds bytes with sha256 {digest.hexdigest()}")
+                raise CorruptObject(f"{key} holds bytes with sha256 {digest.hexdigest()}")
             _seal(temporary)
 
     def materialise(self, blob: Blob, target: Path) -> None:

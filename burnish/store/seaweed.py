@@ -265,7 +265,7 @@ def _flag(name: str) -> str:
 
 
 def _free_ports(count: int, first: int) -> list[int]:
-    """`count` ports nobody listens on, the first of them `first` unless it is 0. Raises StoreError when that is taken."""
+    """`count` ports nobody listens on, the first of them `first` unless it is 0. Raises StoreError."""
     with contextlib.ExitStack() as held:
         ports = []
         for index in range(count):
