@@ -1,0 +1,34 @@
+#!/bin/sh
+# How every image installs Python packages: wheels only, every version from a constraints file, index settings and
+# certificates from build secrets so that no layer ever holds them.
+#
+#   install.sh CONSTRAINTS NAME... [--no-deps]
+#                                requirements/NAME.txt under requirements/CONSTRAINTS.txt, into /opt/venv
+#   install.sh --compile FOLDER  requirements/sdists.txt as wheels, into FOLDER
+set -eu
+requirements=$(dirname "$0")/requirements
+if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi
+if [ -s /run/secrets/pip ]; then export PIP_CONFIG_FILE=/run/secrets/pip; fi
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_DEFAULT_TIMEOUT=180
+
+if [ "$1" = --compile ]; then
+    exec python3 -m pip wheel --quiet --no-deps --wheel-dir "$2" -r "$requirements/sdists.txt"
+fi
+
+constraints=$requirements/$1.txt
+shift
+for word; do
+    case $word in
+    -*) set -- "$@" "$word" ;;
+    *) set -- "$@" --requirement "$requirements/$word.txt" ;;
+    esac
+    shift
+done
+# PyPI's torch brings several GB of CUDA: CPU images take PyTorch's own index, unless a wheel was given.
+if [ "${ACCELERATOR:-}" = cpu ] && ! ls /wheels/torch-*.whl >/dev/null 2>&1; then
+    set -- --extra-index-url https://download.pytorch.org/whl/cpu "$@"
+fi
+# The environment has no pip of its own; that of the interpreter beneath it does the work.
+pip=$(/opt/venv/bin/python3 -c 'import sys; print(sys._base_executable)')
+exec "$pip" -m pip --python /opt/venv/bin/python3 install --quiet \
+    --only-binary :all: --find-links /wheels --constraint "$constraints" "$@"

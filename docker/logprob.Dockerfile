@@ -1,0 +1,19 @@
+# logprob: recomputes the logprobs of completions with the trainer's model.
+ARG REPOSITORY=burnish
+ARG TAG
+FROM ${REPOSITORY}/torch:${TAG} AS code
+USER 0
+COPY burnish /opt/burnish/burnish
+RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+
+FROM ${REPOSITORY}/torch:${TAG}
+COPY --from=code /opt/burnish /opt/burnish
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="burnish logprob" \
+      org.opencontainers.image.description="Recomputes logprobs with the trainer's model" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"

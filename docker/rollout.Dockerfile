@@ -1,0 +1,19 @@
+# rollout: samples completions from a policy, with vLLM or with transformers.
+ARG REPOSITORY=burnish
+ARG TAG
+FROM ${REPOSITORY}/vllm:${TAG} AS code
+USER 0
+COPY burnish /opt/burnish/burnish
+RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+
+FROM ${REPOSITORY}/vllm:${TAG}
+COPY --from=code /opt/burnish /opt/burnish
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="burnish rollout" \
+      org.opencontainers.image.description="Samples completions from a policy" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"

@@ -1,0 +1,28 @@
+# update: takes the optimizer steps of a round.
+ARG REPOSITORY=burnish
+ARG TAG
+FROM ${REPOSITORY}/torch:${TAG} AS code
+USER 0
+COPY burnish /opt/burnish/burnish
+RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+
+FROM ${REPOSITORY}/wheels:${TAG} AS wheels
+
+FROM ${REPOSITORY}/torch:${TAG}
+USER 0
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=ca --mount=type=secret,id=pip \
+    sh /docker/install.sh constraints track
+USER 65532:65532
+COPY --from=code /opt/burnish /opt/burnish
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="burnish update" \
+      org.opencontainers.image.description="Updates the policy" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"

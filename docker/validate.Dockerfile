@@ -1,0 +1,19 @@
+# validate: checks a run before any other stage starts, and draws its prompts. No torch.
+ARG REPOSITORY=burnish
+ARG TAG
+FROM ${REPOSITORY}/tasks:${TAG} AS code
+USER 0
+COPY burnish /opt/burnish/burnish
+RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+
+FROM ${REPOSITORY}/tasks:${TAG}
+COPY --from=code /opt/burnish /opt/burnish
+ARG VERSION
+ARG REVISION
+ARG SOURCE
+LABEL org.opencontainers.image.title="burnish validate" \
+      org.opencontainers.image.description="Checks a run and draws its prompts" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"

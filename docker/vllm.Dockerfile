@@ -1,0 +1,17 @@
+# vllm: the sampling engine on top of torch, with the transformers release that it asks for. rollout and evaluate
+# stand on it; ACCELERATOR=cuda takes the CUDA build.
+ARG REPOSITORY=burnish
+ARG TAG
+FROM ${REPOSITORY}/wheels:${TAG} AS wheels
+
+FROM ${REPOSITORY}/torch:${TAG}
+USER 0
+ARG ACCELERATOR=cpu
+# The vision and audio packages it depends on are not needed, and the CPU build cannot be imported beside them.
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=ca --mount=type=secret,id=pip \
+    sh /docker/install.sh constraints-vllm vllm-${ACCELERATOR} \
+    && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec
+USER 65532:65532
