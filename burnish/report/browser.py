@@ -25,7 +25,7 @@ def browser_data(view: RunView) -> dict[str, Any]:
         for sample in found.shown:
             prompt = prompts.setdefault(_cut(sample.rollout.prompt_text), len(prompts))
             items.append({"set": index, "prompt": prompt, **_item(sample, view.token_texts, room)})
-    sets = [{"title": found.title, "samples": found.stats.samples} for found in view.sample_sets]
+    sets = [{"title": found.title, "round": found.round, "samples": found.stats.samples} for found in view.sample_sets]
     return {"sets": sets, "prompts": list(prompts), "items": items}
 
 

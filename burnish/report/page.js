@@ -65,6 +65,25 @@ function responseText(item) {
   return item.tokens ? item.tokens.join("") : item.text;
 }
 
+// Chat marks such as <|im_end|> say nothing in a list.
+function plain(text) {
+  return text.replace(/<\|[^|>]*\|>(system|user|assistant)?/g, " ").replace(/\s+/g, " ").trim();
+}
+
+// What tells the prompts of a task apart: templates and instructions that all of them begin with are left out.
+function promptTitles() {
+  const titles = new Map();
+  for (const task of distinct(items.map((item) => item.task))) {
+    const own = [...new Set(items.filter((item) => item.task === task).map((item) => item.prompt))];
+    const texts = own.map((index) => plain(prompts[index]));
+    let common = 0;
+    while (own.length > 1 && texts.every((text) => common < text.length && text[common] === texts[0][common])) common++;
+    const start = texts[0].lastIndexOf(" ", common - 1) + 1;
+    own.forEach((index, place) => titles.set(index, (start > 40 ? "… " + texts[place].slice(start) : texts[place])));
+  }
+  return titles;
+}
+
 function marks(item) {
   return [...(item.flags || []), ...distinct(item.verdicts || []), item.finish];
 }
@@ -88,6 +107,7 @@ function startBrowser(root) {
   const detail = element("div", { class: "detail" });
   const count = element("small", { role: "status" });
   const controls = {};
+  const titles = promptTitles();
 
   function control(name, title, made) {
     controls[name] = made;
@@ -126,7 +146,7 @@ function startBrowser(root) {
     const marked = [...(item.flags || []), ...(item.verdicts || []).filter((verdict) => verdict !== "passed")];
     return element("button", { "aria-current": item === state.open, on: { click: () => { open(item); } } },
       reward(item.reward),
-      element("span", { class: "snippet" }, responseText(item).trim().slice(0, 200) || "(empty)"),
+      element("span", { class: "snippet" }, plain(responseText(item)).slice(0, 200) || "(empty)"),
       marked.length ? element("span", { class: "tag alarm" }, marked[0]) : null);
   }
 
@@ -140,8 +160,8 @@ function startBrowser(root) {
     for (const item of found.slice(0, state.limit)) {
       const name = `${item.set}/${item.group}`;
       if (name !== group && !key) {
-        const prompt = prompts[item.prompt].trim().split("\n").filter(Boolean).pop() || "";
-        list.append(element("h3", { title: prompts[item.prompt] }, `${sets[item.set].title} · ${prompt}`));
+        const round = controls.set.value === "" ? `${sets[item.set].title} · ` : "";
+        list.append(element("h3", { title: prompts[item.prompt] }, round + titles.get(item.prompt)));
       }
       group = name;
       list.append(row(item));
@@ -185,9 +205,14 @@ function startBrowser(root) {
   function openFromAddress() {
     const wanted = decodeURIComponent(location.hash).match(/^#rollout=(.+)$/);
     const item = wanted && items.find((each) => each.id === wanted[1]);
-    if (item) { open(item); root.scrollIntoView(); }
+    if (!item) return;
+    controls.set.value = String(item.set);
+    open(item);
+    root.scrollIntoView();
   }
 
+  const lastRound = sets.findLastIndex((set) => set.round !== null);
+  if (lastRound >= 0) controls.set.value = String(lastRound);
   draw();
   openFromAddress();
   addEventListener("hashchange", openFromAddress);
@@ -195,7 +220,7 @@ function startBrowser(root) {
 
 function reward(value) {
   if (value === null) return element("span", { class: "reward none" }, "none");
-  return element("span", { class: `reward ${value > 0 ? "good" : "bad"}` }, String(Number(value.toFixed(3))));
+  return element("span", { class: `reward ${value >= 1 ? "good" : value <= 0 ? "bad" : ""}` }, String(Number(value.toFixed(3))));
 }
 
 function shiftClass(shift) {

@@ -10,7 +10,7 @@ from burnish.report.comparison import Row, compare
 from burnish.report.curves import Chart
 from burnish.report.run import RunView
 from burnish.report.summary import change_text, duration, failures, headline, missing_stages, score_text
-from burnish.report.timing import PHASES, run_time
+from burnish.report.timing import PHASES, StageTime, run_time
 
 
 def facts(view: RunView) -> list[tuple[str, str]]:
@@ -40,10 +40,8 @@ def problems_section(view: RunView) -> str:
     missing = missing_stages(view)
     if missing:
         listed = escape(", ".join(missing))
-        parts.append(
-            f'<div class="problem mild"><b>Not finished</b><p>No record of: {listed}. These stages were not '
-            "reached, are still running, or were killed (out of memory, say).</p></div>"
-        )
+        why = "" if parts else " Still running, or killed without a word (out of memory, say)."
+        parts.append(f'<div class="problem mild"><b>Not finished</b><p>{listed}.{why}</p></div>')
     parts += [f'<div class="problem mild"><p>{escape(note)}</p></div>' for note in view.notes]
     return "".join(parts)
 
@@ -127,35 +125,46 @@ def time_section(view: RunView) -> str:
     time = run_time(view.records)
     if time is None:
         return ""
-    rows = []
-    for stage in time.stages:
-        known = sum(stage.phases.values())
-        segments = [(phase, stage.phases[phase]) for phase in PHASES] + [("rest", max(0.0, stage.total - known))]
-        title = "; ".join(f"{name} {amount:.2f} s" for name, amount in segments if amount >= 0.005)
-        memory = stage.record.peak_memory_mb
-        rows.append(
-            f"<tr{' class=failed' if stage.record.error else ''}><td>{escape(stage.record.title)}</td>"
-            f'<td title="{escape(title)}">{bar(segments, time.wall, stage.offset)}</td>'
-            f"<td>{duration(stage.total)}</td><td>{stage.overhead:.0%}</td>"
-            f"<td>{'' if memory is None else f'{memory:,.0f}'}</td></tr>"
-        )
     remembered = [record.title for record in view.records if record.cached]
     note = (
-        f'<p class="hint">Remembered from an earlier attempt: {escape(", ".join(remembered))}.</p>'
-        if remembered
-        else ""
+        f"<p class=hint>Remembered from an earlier attempt: {escape(', '.join(remembered))}.</p>" if remembered else ""
     )
-    between = time.wall - time.busy
-    overhead = (
-        "" if time.overhead is None else f"<b>{time.overhead:.0%}</b> of the wall time went into something else: "
-    )
+    overhead = f"<b>{time.overhead:.0%}</b> of the wall time went into something else: "
     keys = "".join(f'<span class="{phase}">{phase}</span>' for phase in (*PHASES, "rest"))
+    kinds: dict[str, list[StageTime]] = {}
+    for stage in time.stages:
+        kinds.setdefault(stage.record.stage, []).append(stage)
+    longest = max(sum(stage.total for stage in stages) for stages in kinds.values())
+    by_kind = [_time_row(kind, stages, longest, 0.0) for kind, stages in kinds.items()]
+    by_use = [_time_row(stage.record.title, [stage], time.wall, stage.offset) for stage in time.stages]
     return (
         f"<p>{duration(time.wall)} from first to last stage, {duration(time.compute)} of them computing. {overhead}"
         f"{duration(max(0.0, time.work - time.compute))} starting, importing, loading and storing inside stages, "
-        f'{duration(between)} between them.</p>{note}<p class="legend bars">{keys}</p><div class="scroll">'
-        "<table class=times><thead><tr><th>stage</th><th>when</th><th>time</th><th>overhead</th><th>peak MB</th></tr>"
-        f"</thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"{duration(time.wall - time.busy)} between them.</p>{note}"
+        f'<p class="legend bars">{keys}</p>{_time_table("all uses together", by_kind)}'
+        f"<details><summary>Timeline of {len(by_use)} stages</summary>{_time_table('when', by_use)}</details>"
+    )
+
+
+def _time_table(scale: str, rows: Sequence[str]) -> str:
+    return (
+        f'<div class="scroll"><table class=times><thead><tr><th>stage</th><th>{scale}</th><th>time</th>'
+        f"<th>overhead</th><th>peak MB</th></tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _time_row(title: str, stages: Sequence[StageTime], scale: float, offset: float) -> str:
+    total = sum(stage.total for stage in stages)
+    segments = [(phase, sum(stage.phases[phase] for stage in stages)) for phase in PHASES]
+    segments.append(("rest", max(0.0, total - sum(amount for _, amount in segments))))
+    tip = "; ".join(f"{name} {amount:.2f} s" for name, amount in segments if amount >= 0.005)
+    overhead = 1.0 - dict(segments)["compute"] / total if total else 0.0
+    memory = [stage.record.peak_memory_mb for stage in stages if stage.record.peak_memory_mb is not None]
+    failed = " class=failed" if any(stage.record.error for stage in stages) else ""
+    uses = f" × {len(stages)}" if len(stages) > 1 else ""
+    return (
+        f'<tr{failed}><td>{escape(title)}{uses}</td><td title="{tip}">{bar(segments, scale, offset)}</td>'
+        f"<td>{duration(total)}</td><td>{overhead:.0%}</td><td>{f'{max(memory):,.0f}' if memory else ''}</td></tr>"
     )
 
 

@@ -82,7 +82,7 @@ def markdown(view: RunView) -> str:
     lines = [f"# {summary['name']}: {summary['status']}", ""]
     lines += [f"**{found['stage']} failed:** {_cell(found['error'])}\n" for found in summary["errors"]]
     if summary["missing"]:
-        lines += [f"No record of: {', '.join(summary['missing'])}.", ""]
+        lines += [f"Not finished: {', '.join(summary['missing'])}.", ""]
     lines += [summary["headline"], ""]
     if summary["comparison"]:
         lines += ["| task | measure | before | after | change |", "|---|---|---|---|---|"]

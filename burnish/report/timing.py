@@ -19,11 +19,6 @@ class StageTime:
     phases: dict[str, float]
     total: float
 
-    @property
-    def overhead(self) -> float:
-        """Share of the stage's time in which it did not compute."""
-        return 1.0 - self.phases.get("compute", 0.0) / self.total if self.total else 0.0
-
 
 @dataclass(frozen=True)
 class RunTime:
@@ -38,9 +33,9 @@ class RunTime:
     compute: float
 
     @property
-    def overhead(self) -> float | None:
-        """Share of the wall time in which no stage computed for the run, were computing never side by side."""
-        return max(0.0, 1.0 - self.compute / self.wall) if self.wall else None
+    def overhead(self) -> float:
+        """Share of the wall time that is not computing; 0 when stages side by side compute more than that."""
+        return max(0.0, 1.0 - self.compute / self.wall) if self.wall else 0.0
 
 
 def run_time(records: Sequence[StageRecord]) -> RunTime | None:

@@ -78,7 +78,7 @@ def collect_run(store: ArtifactStore, run_id: str, config: RunConfig, scratch: P
         if (manifest := reader.manifest(digest)) is not None
     }
     sample_sets = []
-    for record in records:
+    for record in sorted(records, key=lambda record: (record.round is None, record.round or 0)):
         samples = _samples_of(record, records, reader)
         if samples:
             shown = select_samples(samples, config.report.rollouts_per_round)
