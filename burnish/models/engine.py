@@ -1,0 +1,90 @@
+"""What a sampling engine is: requests in, completions out as they finish, with the logprob of every drawn token.
+
+Two engines exist: `hf` runs wherever torch runs, `vllm` needs its own image; stages know only this interface.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.contracts.errors import ConfigError
+from burnish.contracts.records import FinishReason
+
+LOGPROBS_MODE = "processed"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion to draw."""
+
+    request_id: str
+    input_ids: list[int]
+    seed: int
+    """The tokens depend on this seed and the prompt alone, not on what else is in the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One drawn completion."""
+
+    request_id: str
+    response_ids: list[int]
+    """[R], the end-of-sequence token included when it was drawn."""
+    logprobs: list[float]
+    """[R] log softmax(logits / temperature) of each drawn token."""
+    finish_reason: FinishReason
+    """`abort`: a logprob was missing or not finite; nothing of the completion may be trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Truncated sampling is refused: the trainer's logprobs would be of another distribution."""
+
+    temperature: float
+    max_new_tokens: int
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.top_p != 1.0:
+            raise ConfigError(f"rollout.top_p is {self.top_p}: truncated sampling biases the importance ratio; use 1.0")
+        if self.top_k != 0:
+            raise ConfigError(f"rollout.top_k is {self.top_k}: truncated sampling biases the importance ratio; use 0")
+
+
+class Engine(Protocol):
+    """Draws completions with one policy."""
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
+        """One completion per request, in the order in which they finish."""
+        ...
+
+
+def open_engine(
+    folder: Path, *, model: ModelConfig, rollout: RolloutConfig, device: torch.device, max_length: int, seed: int = 0
+) -> Engine:
+    """The engine that `rollout.engine` names, with the policy in `folder`.
+
+    `max_length` bounds prompt plus completion, in tokens. Raises ConfigError when the engine is not installed.
+    """
+    if rollout.engine == "vllm":
+        from burnish.models.vllm_engine import VllmEngine
+
+        return VllmEngine(folder, model=model, rollout=rollout, device=device, max_length=max_length, seed=seed)
+    from burnish.models.hf_engine import HfEngine
+    from burnish.models.load import load_policy
+
+    # A GPU samples in the compute type; on a CPU bfloat16 is slower than float32 and less exact.
+    dtype = getattr(torch, model.dtype) if device.type == "cuda" else torch.float32
+    policy = load_policy(
+        folder,
+        dtype=dtype,
+        device=device,
+        attention=model.attention,
+        trust_remote_code=model.trust_remote_code,
+    )
+    return HfEngine(policy.model, policy.eos_token_ids, batch_size=rollout.batch_size)
