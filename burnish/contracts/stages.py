@@ -25,6 +25,8 @@ class Stage:
     """Fields of RunConfig it may read; its result is remembered under them."""
     torch: bool = False
     """Light stages have no torch in their image."""
+    tracked: bool = False
+    """Its process brings MLflow up to date with all of the run's records when it is done."""
     remembered: bool = True
     """The same inputs and settings give the same result, so a finished one is never run again."""
 
@@ -87,6 +89,7 @@ STAGES: dict[str, Stage] = {
             writes={"updated_policy": "policy", "updated_trainer_state": "trainer_state"},
             sections=("seed", "rounds", "model", "rollout", "update", "runtime"),
             torch=True,
+            tracked=True,
         ),
         Stage(
             "evaluate",
