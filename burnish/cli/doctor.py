@@ -30,7 +30,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser("doctor", help="check the store, MLflow, the model, the sandbox and KFP")
     add_config_arguments(parser)
     parser.add_argument("--home", help="folder of local runs (default: $BURNISH_HOME or ./.burnish)")
-    parser.add_argument("--host", default=os.environ.get("KFP_HOST"), help="also check this KFP API (default: $KFP_HOST)")
+    parser.add_argument(
+        "--host", default=os.environ.get("KFP_HOST"), help="also check this KFP API (default: $KFP_HOST)"
+    )
     parser.set_defaults(handler=handle)
 
 
@@ -59,7 +61,7 @@ def handle(given: argparse.Namespace) -> int:
 def check_store(home: Home) -> Finding:
     """Write an artifact and read it back, in the configured store or in the embedded one."""
     from burnish.store import open_store
-    from burnish.store.seaweed import Seaweed
+    from burnish.store.seaweed import start_seaweed
 
     def probe(where: str) -> Finding:
         store = open_store()
@@ -73,12 +75,12 @@ def check_store(home: Home) -> Finding:
     try:
         if os.environ.get("BURNISH_STORE"):
             return probe(os.environ["BURNISH_STORE"])
-        with home.lock(), Seaweed(home.root) as seaweed:
-            os.environ.update(seaweed.environment)
+        with home.lock(), start_seaweed(home.root) as environment:
+            os.environ.update(environment)
             try:
                 return probe("embedded SeaweedFS")
             finally:
-                for name in seaweed.environment:
+                for name in environment:
                     del os.environ[name]
     except BurnishError as error:
         return Finding("store", str(error), "set BURNISH_STORE, BURNISH_S3_ENDPOINT and AWS_*, or unset them all")
@@ -92,10 +94,12 @@ def check_mlflow(home: Home) -> Finding:
         import urllib.request
 
         try:
-            with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5) as response:  # noqa: S310
+            with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=5) as response:
                 return Finding("mlflow", f"{uri} answers {response.status}")
         except (urllib.error.URLError, OSError, ValueError) as error:
-            return Finding("mlflow", f"{uri} does not answer: {error}", "start the server, or unset MLFLOW_TRACKING_URI")
+            return Finding(
+                "mlflow", f"{uri} does not answer: {error}", "start the server, or unset MLFLOW_TRACKING_URI"
+            )
     return _package("mlflow", "mlflow", f"a run starts one on {home.root / 'mlflow.db'}", "track")
 
 
@@ -104,17 +108,38 @@ def check_model(config: RunConfig) -> Finding:
     try:
         from burnish.models.load import resolve_base_model
 
-        folder = resolve_base_model(config.model)
+        with tempfile.TemporaryDirectory(prefix="burnish-doctor-") as scratch:
+            folder = resolve_base_model(config.model, seed=config.seed, scratch=Path(scratch))
     except ImportError as error:
         return Finding("model", f"cannot look: {error}", "pip install 'burnish[train]'")
     except BurnishError as error:
         return Finding("model", str(error), "set model.path to a packaged name, a Hugging Face id or a local folder")
-    return Finding("model", f"{config.model.path} in {folder}")
+    return Finding("model", f"{config.model.path}: {folder if config.model.path != 'char' else 'made when needed'}")
 
 
 def check_sandbox() -> Finding:
-    """Run a program in the sandbox and see that the kernel's protections are on."""
-    raise NotImplementedError
+    """Run a program in the sandbox, and one that tries to leave it."""
+    from sandbox.limits import Limits
+    from sandbox.process import SandboxUnavailable
+    from sandbox.spec import CallTest, Spec
+    from sandbox.verdicts import run_tests
+
+    code = "def add(a, b):\n    return a + b\ndef leave(path):\n    return open(path).read()[:1]"
+    inside = Spec((CallTest([3, 4], {}, 7),), "add")
+    outside = Spec((CallTest([str(Path(__file__))], {}, '"'),), "leave")
+    try:
+        works, leaves = run_tests(code, inside, Limits()), run_tests(code, outside, Limits())
+    except SandboxUnavailable as error:
+        return Finding(
+            "sandbox", str(error), "run on a kernel with Landlock and seccomp, or set execute.allow_degraded"
+        )
+    if works.verdicts != ("passed",):
+        return Finding(
+            "sandbox", f"a correct program got {works.verdicts[0]}: {works.stderr}", "report this as a fault"
+        )
+    if leaves.verdicts == ("passed",):
+        return Finding("sandbox", "a program read a file outside its jail", "do not run model-written code here")
+    return Finding("sandbox", f"runs code in {works.seconds * 1000:.0f} ms and keeps it from reading files outside")
 
 
 def check_kfp(host: str | None) -> Finding:

@@ -21,7 +21,7 @@ from burnish.contracts.loading import dump_config
 from burnish.contracts.stages import check_task_budget
 from burnish.stages.component import SUPERVISOR_VARIABLE
 from burnish.store import open_store
-from burnish.store.seaweed import Seaweed
+from burnish.store.seaweed import start_seaweed
 from burnish.track.local_server import start_mlflow
 
 
@@ -36,7 +36,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--images", default="burnish", help="prefix of the stage images, for --runner docker")
     parser.add_argument("--tag", default=None, help="tag of the stage images (default: this version)")
     parser.add_argument(
-        "--s3-port", type=int, default=None, help="port of the embedded object store (default: a free one)"
+        "--s3-port", type=int, default=0, help="port of the embedded object store (default: a free one)"
     )
     parser.add_argument("--no-mlflow", action="store_true", help="do not start an MLflow server")
     parser.set_defaults(handler=handle)
@@ -65,7 +65,7 @@ def handle(given: argparse.Namespace) -> int:
 def _start_services(given: argparse.Namespace, home: Home, services: ExitStack) -> dict[str, str]:
     environment: dict[str, str] = {}
     if not os.environ.get("BURNISH_STORE"):
-        environment |= services.enter_context(Seaweed(home.root, given.s3_port)).environment
+        environment |= services.enter_context(start_seaweed(home.root, given.s3_port))
     if not given.no_mlflow and not os.environ.get("MLFLOW_TRACKING_URI"):
         server = services.enter_context(start_mlflow(home.root))
         environment["MLFLOW_TRACKING_URI"] = server.uri

@@ -43,22 +43,22 @@ def finish(home: Path, config: dict, *arguments: str) -> tuple[int, str]:
 
 def records(home: Path, monkeypatch) -> list[StageRecord]:
     """What the latest run of `home` left in its object store, read through the embedded server."""
-    from burnish.store.seaweed import Seaweed
+    from burnish.store.seaweed import start_seaweed
 
     monkeypatch.setenv("BURNISH_CACHE", str(home / "cache"))
-    with Seaweed(home) as seaweed:
-        for name, value in seaweed.environment.items():
+    with start_seaweed(home) as settings:
+        for name, value in settings.items():
             monkeypatch.setenv(name, value)
         return open_store().run_records((home / "runs" / "latest").resolve().name)
 
 
 def policy_blobs(home: Path, found: list[StageRecord], monkeypatch) -> dict[str, str]:
     """sha256 of every file of the run's final policy."""
-    from burnish.store.seaweed import Seaweed
+    from burnish.store.seaweed import start_seaweed
 
     last = max((record for record in found if record.stage == "update"), key=lambda record: record.round or 0)
-    with Seaweed(home) as seaweed:
-        for name, value in seaweed.environment.items():
+    with start_seaweed(home) as settings:
+        for name, value in settings.items():
             monkeypatch.setenv(name, value)
         manifest: Manifest = open_store().get_manifest(last.outputs["updated_policy"])
     return {blob.path: blob.sha256 for blob in manifest.blobs}

@@ -49,4 +49,6 @@ def test_a_run_killed_at_three_stages_gives_the_uninterrupted_weights(tmp_path, 
     whole = records(tmp_path / "whole", monkeypatch)
     assert {record.title for record in killed if record.cached} >= {"validate", "sft", "round 1 - rollout"}
     assert not [record for record in whole if record.cached]
-    assert policy_blobs(tmp_path / "killed", killed, monkeypatch) == policy_blobs(tmp_path / "whole", whole, monkeypatch)
+    assert policy_blobs(tmp_path / "killed", killed, monkeypatch) == policy_blobs(
+        tmp_path / "whole", whole, monkeypatch
+    )
