@@ -5,6 +5,7 @@ It is saved as an ordinary model folder, so nothing else in the system knows tha
 
 import string
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -51,13 +52,15 @@ def make_char_model(folder: Path, *, layers: int, width: int, seed: int) -> Path
 def char_tokenizer() -> PreTrainedTokenizerFast:
     """One token per printable ASCII character and newline, besides padding, end of sequence and unknown."""
     vocabulary = {token: index for index, token in enumerate([_PAD, _EOS, _UNKNOWN, *_CHARACTERS])}
+    wrap: Any = PreTrainedTokenizerFast
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
+    wrapped: PreTrainedTokenizerFast = wrap(
         tokenizer_object=tokenizer,
         pad_token=_PAD,
         eos_token=_EOS,
         unk_token=_UNKNOWN,
         clean_up_tokenization_spaces=False,
     )
+    return wrapped

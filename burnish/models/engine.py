@@ -65,7 +65,7 @@ class Engine(Protocol):
 
 
 def open_engine(
-    folder: Path, *, model: ModelConfig, rollout: RolloutConfig, device: torch.device, max_length: int, seed: int = 0
+    folder: Path, *, model: ModelConfig, rollout: RolloutConfig, device: torch.device, max_length: int
 ) -> Engine:
     """The engine that `rollout.engine` names, with the policy in `folder`.
 
@@ -74,12 +74,12 @@ def open_engine(
     if rollout.engine == "vllm":
         from burnish.models.vllm_engine import VllmEngine
 
-        return VllmEngine(folder, model=model, rollout=rollout, device=device, max_length=max_length, seed=seed)
+        return VllmEngine(folder, model=model, rollout=rollout, device=device, max_length=max_length)
     from burnish.models.hf_engine import HfEngine
     from burnish.models.load import load_policy
 
     # A GPU samples in the compute type; on a CPU bfloat16 is slower than float32 and less exact.
-    dtype = getattr(torch, model.dtype) if device.type == "cuda" else torch.float32
+    dtype = torch.bfloat16 if device.type == "cuda" and model.dtype == "bfloat16" else torch.float32
     policy = load_policy(
         folder,
         dtype=dtype,

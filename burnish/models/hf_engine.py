@@ -133,9 +133,7 @@ class _Decoding:
         ends = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
         kept, place = torch.unique(ends, return_inverse=True)
         cache = DynamicCache(config=self._model.config)
-        output = self._model(
-            input_ids=input_ids, use_cache=True, logits_to_keep=kept, **{self._cache_name: cache}
-        )
+        output = self._model(input_ids=input_ids, use_cache=True, logits_to_keep=kept, **{self._cache_name: cache})
         logits = output.logits[torch.arange(len(prompts), device=device), place]
         for ids, prefix in zip(prompts, split_prefixes(cache, [len(ids) for ids in prompts], logits), strict=True):
             self._prefixes[ids] = prefix
@@ -153,7 +151,8 @@ class _Decoding:
             **{self._cache_name: self._cache},
         )
         self._cache.close_position([slot for slot, row in enumerate(self._rows) if row])
-        return output.logits[:, -1]
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
 
     def _draw(self, slots: list[int], logits: torch.Tensor) -> Iterator[Completion]:
         """Draw the next token of each of `slots` from `logits` [len(slots), vocab]; yields those that are done."""
@@ -184,9 +183,7 @@ class _Decoding:
             self._rows = [self._rows[slot] for slot in live]
 
 
-def draw_tokens(
-    logits: torch.Tensor, uniforms: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_tokens(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Inverse-CDF sampling: tokens [B] and their logprobs [B] from `logits` [B, vocab] and `uniforms` [B] in [0, 1).
 
     Logprobs are log softmax(logits / temperature) in float32; the CDF is summed in float64, so the token is the

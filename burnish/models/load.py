@@ -14,8 +14,10 @@ from burnish.contracts.config import ModelConfig
 from burnish.contracts.errors import ConfigError, ContractError
 from burnish.models.packaged import PACKAGED, packaged_model
 
-transformers.utils.logging.disable_progress_bar()
-transformers.utils.logging.set_verbosity_error()
+# Progress and errors are said by the stages.
+_logging: Any = transformers.utils.logging
+_logging.disable_progress_bar()
+_logging.set_verbosity_error()
 
 # What a policy is made of. Pickled weights are left behind; Python files come only with trust_remote_code.
 _MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
@@ -43,7 +45,7 @@ def load_policy(
     """
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         raise ContractError(f"policy folder {str(folder)!r} needs config.json and *.safetensors files")
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,
         attn_implementation=attention,
@@ -118,13 +120,14 @@ def _download(model: ModelConfig) -> Path:
 
 def _settle_tied_head(model: PreTrainedModel) -> None:
     """Make the file say what the model is: a head that has its own weights must not be dropped as tied."""
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is None or not model.config.tie_word_embeddings or head.weight is embedding.weight:
+    causal: Any = model
+    head, embedding = causal.get_output_embeddings(), causal.get_input_embeddings()
+    if head is None or not causal.config.tie_word_embeddings or head.weight is embedding.weight:
         return
     if torch.equal(head.weight, embedding.weight):
-        model.tie_weights()
+        causal.tie_weights()
     else:
-        model.config.tie_word_embeddings = False
+        causal.config.tie_word_embeddings = False
 
 
 def _eos_token_ids(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from burnish.contracts.errors import ConfigError, ContractError
 
@@ -60,24 +61,26 @@ def _package_file(name: str, package: str, file: str) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    import transformers
+    from transformers import modeling_gguf_pytorch_utils
 
     from burnish.models.load import save_policy
 
     # from_pretrained(gguf_file=...) marks the model as quantised and then refuses to save it, so the weights are
     # read beside it and put into a model made from the configuration.
-    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    tensors = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
+    library: Any = transformers
+    reader: Any = modeling_gguf_pytorch_utils
+    config = library.AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = library.AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model = library.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tensors = reader.load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
     missing = model.load_state_dict(tensors, strict=False).missing_keys
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     if set(missing) - tied:
         raise ContractError(f"{gguf.name}: weights of {sorted(missing)[0]} are missing")
     # Chat turns end with <|im_end|>, documents with <|endoftext|>; either one ends a completion.
     ends = [tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>")]
-    model.generation_config = GenerationConfig(
+    model.generation_config = library.GenerationConfig(
         bos_token_id=tokenizer.bos_token_id, eos_token_id=ends, pad_token_id=tokenizer.pad_token_id
     )
     save_policy(model, tokenizer, folder)

@@ -4,6 +4,7 @@ Every torch stage calls `setup_torch` first, so that the same configuration and 
 """
 
 import os
+from typing import Any
 
 import torch
 
@@ -25,7 +26,8 @@ def setup_torch(runtime: RuntimeConfig, seed: int) -> torch.device:
     # On a GPU some attention kernels have no deterministic backward: those warn instead of failing the stage.
     torch.use_deterministic_algorithms(True, warn_only=device.type == "cuda")
     # Filling every torch.empty with NaN is a debugging aid that costs time and changes no result.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = False
     return device
 
 

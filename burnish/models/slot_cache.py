@@ -24,8 +24,9 @@ class Prefix:
 
 def split_prefixes(cache: DynamicCache, lengths: list[int], logits: torch.Tensor) -> list[Prefix]:
     """One Prefix per row of a right-padded prefill; `logits` [B, vocab] are those after each row's last token."""
-    keys = torch.stack([layer.keys for layer in cache.layers])
-    values = torch.stack([layer.values for layer in cache.layers])
+    layers: list[Any] = list(cache.layers)
+    keys = torch.stack([layer.keys for layer in layers])
+    values = torch.stack([layer.values for layer in layers])
     return [
         Prefix(keys[:, row, :, :length].clone(), values[:, row, :, :length].clone(), logits[row])
         for row, length in enumerate(lengths)
@@ -87,11 +88,11 @@ class SlotCache(Cache):
             self.values = torch.nn.functional.pad(self.values, (0, 0, 0, extra))
 
 
-class _SlotLayer(CacheLayerMixin):
+class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """The view of one layer that transformers writes to."""
 
     def __init__(self, cache: SlotCache, index: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._cache, self._index = cache, index
         self.is_initialized = True
 

@@ -1,0 +1,119 @@
+"""rollout: draw completions of this round's prompts with the current policy, token ids and logprobs as drawn.
+
+Which prompts a round gets follows from the seed and the round's number alone, so nothing has to be carried along.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+
+from burnish.contracts.config import TaskConfig
+from burnish.contracts.errors import StageError
+from burnish.contracts.records import Prompt, Rollout, read_records, write_records
+from burnish.models.engine import Sampling, open_engine
+from burnish.models.load import load_tokenizer
+from burnish.models.runtime import setup_torch
+from burnish.models.sampling import plan_samples, sample_prompts
+from burnish.stages.entry import StageContext, StageResult
+from burnish.stages.progress import progress
+
+
+def run(context: StageContext) -> StageResult:
+    """Write `rollouts.parquet`: `samples_per_prompt` rows for each of `prompts_per_round` prompts.
+
+    Raises StageError when a task has no training prompts, or not one sample could be drawn.
+    """
+    config, settings = context.config, context.config.rollout
+    device = setup_torch(config.runtime, context.seed)
+    prompts = read_records(context.input_dir("prompts") / "prompts.parquet", Prompt)
+    number = context.round or 1
+    chosen = choose_prompts(prompts, config.tasks, per_round=settings.prompts_per_round, round=number, seed=config.seed)
+    folder = context.input_dir("policy")
+    tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
+    samples = plan_samples(tokenizer, chosen, settings.samples_per_prompt, seed=context.seed, prefix=f"r{number}")
+    longest = max(len(sample.request.input_ids) for sample in samples) + settings.max_new_tokens
+    engine = open_engine(folder, model=config.model, rollout=settings, device=device, max_length=longest)
+    sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.top_p, settings.top_k)
+    version = int(context.inputs["policy"].metadata["policy_version"])
+    started = time.perf_counter()
+    drawn = sample_prompts(engine, tokenizer, samples, sampling, policy_version=version)
+    rows = list(progress(drawn, len(samples), context.title, "samples"))
+    seconds = time.perf_counter() - started
+    if not rows:
+        raise StageError(
+            f"{context.title}: all {len(samples)} samples were aborted: the policy's logits are not finite"
+        )
+    # Rows finish in an order that depends on the batch size; the artifact does not.
+    place = {sample.request.request_id: index for index, sample in enumerate(samples)}
+    rows.sort(key=lambda row: place[row.sample_id])
+    write_records(context.output_dir("rollouts") / "rollouts.parquet", rows, Rollout)
+    tokens = sum(len(row.response_ids) for row in rows)
+    return StageResult(
+        metrics=_metrics(rows, len(samples), tokens, seconds),
+        counts={"rollouts": {"samples": len(rows), "groups": len({row.group_id for row in rows}), "tokens": tokens}},
+        metadata={"rollouts": {"policy_version": version}},
+    )
+
+
+def choose_prompts(
+    prompts: Sequence[Prompt], tasks: Sequence[TaskConfig], *, per_round: int, round: int, seed: int
+) -> list[Prompt]:
+    """The prompts of `round` (from 1): each task in a seeded order, walked on from round to round, epoch by epoch.
+
+    Tasks take turns by weight; within a task every training prompt is used once before any is used again.
+    Raises StageError when a task has no training prompts.
+    """
+    pools: dict[str, list[Prompt]] = {task.title: [] for task in tasks}
+    for prompt in prompts:
+        if prompt.split == "train" and prompt.task in pools:
+            pools[prompt.task].append(prompt)
+    for title, pool in pools.items():
+        if not pool:
+            raise StageError(f"task {title!r} has no training prompts; set its train_size")
+        pool.sort(key=lambda prompt: prompt.prompt_id)
+    turns = _turns([task.weight for task in tasks], (round - 1) * per_round, round * per_round)
+    titles = [task.title for task in tasks]
+    return [_nth_prompt(pools[titles[task]], use, titles[task], seed) for task, use in turns]
+
+
+def _turns(weights: Sequence[float], start: int, stop: int) -> list[tuple[int, int]]:
+    """(task, how often it was used before) for the turns from `start` to `stop` of an endless sequence.
+
+    Webster's method: the next turn goes to the task with the least (uses + 1/2) / weight, so at every point the
+    shares are as near to the weights as whole numbers allow.
+    """
+    uses = [0] * len(weights)
+    turns = []
+    for turn in range(stop):
+        task = min(range(len(weights)), key=lambda index: ((uses[index] + 0.5) / weights[index], index))
+        if turn >= start:
+            turns.append((task, uses[task]))
+        uses[task] += 1
+    return turns
+
+
+def _nth_prompt(pool: list[Prompt], use: int, title: str, seed: int) -> Prompt:
+    epoch, place = divmod(use, len(pool))
+    order = list(range(len(pool)))
+    random.Random(f"{seed}/{title}/{epoch}").shuffle(order)
+    return pool[order[place]]
+
+
+def _metrics(rows: list[Rollout], wanted: int, tokens: int, seconds: float) -> dict[str, float | None]:
+    lengths = [len(row.response_ids) for row in rows]
+    return {
+        "samples": float(len(rows)),
+        "aborted": float(wanted - len(rows)),
+        "tokens": float(tokens),
+        "response_length_mean": tokens / len(rows),
+        "response_length_max": float(max(lengths)),
+        "truncated_share": sum(row.finish_reason == "length" for row in rows) / len(rows),
+        "tokens_per_second": tokens / seconds,
+        "seconds": seconds,
+    }
+
+
+if __name__ == "__main__":
+    from burnish.stages.alone import stage_main
+
+    stage_main("rollout")
