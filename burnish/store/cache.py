@@ -33,10 +33,11 @@ class BlobCache:
 
     def holds(self, blob: Blob) -> bool:
         """Whether the blob lies here, untouched since it was verified."""
-        try:
-            stat = self.path(blob.sha256).stat()
-        except FileNotFoundError:
-            return False
+        with self._explained():
+            try:
+                stat = self.path(blob.sha256).stat()
+            except FileNotFoundError:
+                return False
         return stat.st_size == blob.size and stat.st_mtime_ns == _SEALED_NS
 
     def adopt(self, blob: Blob, file: Path) -> None:

@@ -95,12 +95,17 @@ class S3Backend:
             )
 
     def get_bytes(self, key: str) -> bytes:
-        with self._explained(key):
-            response = self._client.get_object(self._bucket, self._prefix + key)
-            with contextlib.closing(response):
-                data: bytes = response.read()
-            response.release_conn()
-        return data
+        failures = 0
+        while True:
+            try:
+                with self._explained(key):
+                    response = self._client.get_object(self._bucket, self._prefix + key)
+                    with contextlib.closing(response):
+                        data: bytes = response.read()
+                    response.release_conn()
+                    return data
+            except _BrokenBody:
+                failures = self._pause(failures)
 
     def get_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         failures = 0
@@ -117,10 +122,7 @@ class S3Backend:
                 if length:
                     raise _BrokenBody(f"{self._where(key)}: the object is {length} bytes too short")
             except _BrokenBody:
-                failures += 1
-                if failures > self._patience:
-                    raise
-                time.sleep(min(10.0, 0.1 * 2**failures) * random.uniform(0.5, 1.0))
+                failures = self._pause(failures)
 
     def size(self, key: str) -> int | None:
         try:
@@ -142,6 +144,13 @@ class S3Backend:
             doomed = (DeleteObject(self._prefix + key) for key in keys)
             for error in self._client.remove_objects(self._bucket, doomed):
                 raise StoreError(f"{self._where(str(error.name))}: cannot be deleted: {error.message}")
+
+    def _pause(self, failures: int) -> int:
+        """Wait before another attempt and count it; out of patience, let the exception at hand go on."""
+        if failures == self._patience:
+            raise
+        time.sleep(min(10.0, 0.1 * 2**failures) * random.uniform(0.5, 1.0))
+        return failures + 1
 
     def _where(self, key: str) -> str:
         place = f"object store {self._endpoint}, bucket {self._bucket}"

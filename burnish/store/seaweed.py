@@ -200,6 +200,7 @@ class Seaweed:
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             "-master.telemetry=false",
+            "-volume.preStopSeconds=0",
             # Left alone it plans with gigabyte volumes and as few as fit the free space: too few for two buckets on
             # a small disk. Volumes grow as they are written, so a high number of them costs nothing.
             "-master.volumeSizeLimitMB=512",
