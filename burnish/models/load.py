@@ -3,6 +3,8 @@
 `resolve_base_model` turns what a user writes in `model.path` into such a folder.
 """
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,12 +56,28 @@ def load_policy(
         trust_remote_code=trust_remote_code,
     )
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
-    return LoadedPolicy(model.to(device).eval(), tokenizer, _eos_token_ids(folder, model, tokenizer))
+    return LoadedPolicy(model.to(device).eval(), tokenizer, read_eos_token_ids(folder, tokenizer))
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer in `folder`, without a look at the network."""
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
+
+
+def read_eos_token_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Every id that ends a sequence: those of the generation config (or else the model's) and the tokenizer's.
+
+    Raises ContractError when there is none.
+    """
+    source = next(path for name in ("generation_config.json", "config.json") if (path := folder / name).is_file())
+    listed: Any = json.loads(source.read_text("utf-8")).get("eos_token_id")
+    tokens = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
+    ids = frozenset(int(token) for token in tokens if token is not None)
+    if not ids:
+        raise ContractError(
+            f"policy folder {str(folder)!r} names no end-of-sequence token; set eos_token_id in generation_config.json"
+        )
+    return ids
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -74,8 +92,6 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
 
 def copy_policy(source: Path, folder: Path, *, trust_remote_code: bool = False) -> None:
     """Copy the policy in `source` into `folder` unchanged, leaving everything behind that a policy is not made of."""
-    import shutil
-
     folder.mkdir(parents=True, exist_ok=True)
     for pattern in (*_MODEL_FILES, "*.py") if trust_remote_code else _MODEL_FILES:
         for path in source.glob(pattern):
@@ -128,14 +144,3 @@ def _settle_tied_head(model: PreTrainedModel) -> None:
         causal.tie_weights()
     else:
         causal.config.tie_word_embeddings = False
-
-
-def _eos_token_ids(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    generation: Any = model.generation_config.eos_token_id if model.generation_config else None
-    listed = generation if isinstance(generation, list) else [generation]
-    ids = frozenset(int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None)
-    if not ids:
-        raise ContractError(
-            f"policy folder {str(folder)!r} names no end-of-sequence token; set eos_token_id in generation_config.json"
-        )
-    return ids
