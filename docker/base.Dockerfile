@@ -20,10 +20,11 @@ RUN groupadd --gid 65532 burnish \
     && python3 -m venv --without-pip /opt/venv \
     && echo /opt/burnish > "$(/opt/venv/bin/python3 -c 'import site; print(site.getsitepackages()[0])')/burnish.pth"
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints base
+    sh /docker/install.sh /constraints.txt base
 WORKDIR /tmp
 USER 65532:65532
 CMD ["python3"]

@@ -63,7 +63,7 @@ def revision() -> str:
     """The commit the images are made from, marked when what goes into them has changed since."""
     try:
         commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--", "burnish", "sandbox", "docker", ".dockerignore")
+        changed = _git("status", "--porcelain", "--", "burnish", "sandbox", "docker", "constraints.txt")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}-dirty" if changed else commit
@@ -78,8 +78,9 @@ def build_context(image: str, wheels: list[Path]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="burnish-wheels-") as name:
         context = Path(name)
         shutil.copy(FOLDER / "install.sh", context)
-        shutil.copytree(FOLDER / "requirements", context / "requirements")
-        (context / "wheels").mkdir()
+        for folder in ("requirements", "wheels"):
+            (context / folder).mkdir()
+        shutil.copy(FOLDER / "requirements/sdists.txt", context / "requirements")
         for wheel in wheels:
             shutil.copy2(wheel, context / "wheels")
         yield context
@@ -88,8 +89,7 @@ def build_context(image: str, wheels: list[Path]) -> Iterator[Path]:
 def local_wheels(folder: str, accelerator: str) -> list[Path]:
     """Wheels in `folder` of versions that the images use; a CPU build of torch only where it is asked for."""
     pins = {
-        line.strip().lower().replace("_", "-")
-        for line in (FOLDER / "requirements/constraints.txt").read_text("utf-8").splitlines()
+        line.strip().lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     }
     chosen = []
     for wheel in sorted(Path(folder).glob("*.whl")) if folder else []:

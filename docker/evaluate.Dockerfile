@@ -11,16 +11,19 @@ FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 
 FROM ${REPOSITORY}/vllm:${TAG}
 USER 0
+ARG ACCELERATOR=cpu
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints-vllm tasks track
+    sh /docker/install.sh /docker/requirements/constraints-vllm-${ACCELERATOR}.txt tasks track
 USER 65532:65532
 COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish evaluate" \
       org.opencontainers.image.description="Measures a policy on held-out prompts" \
       org.opencontainers.image.licenses="Apache-2.0" \

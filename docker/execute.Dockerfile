@@ -12,6 +12,7 @@ COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish execute" \
       org.opencontainers.image.description="Runs model-written code in the sandbox" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -2,8 +2,9 @@
 # How every image installs Python packages: wheels only, every version from a constraints file, index settings and
 # certificates from build secrets so that no layer ever holds them.
 #
-#   install.sh CONSTRAINTS NAME... [--no-deps]
-#                                requirements/NAME.txt under requirements/CONSTRAINTS.txt, into /opt/venv
+#   install.sh CONSTRAINTS NAME... [PIP OPTION...]
+#                                requirements/NAME.txt under the versions of a file, into /opt/venv
+#   install.sh --uninstall PACKAGE...
 #   install.sh --compile FOLDER  requirements/sdists.txt as wheels, into FOLDER
 set -eu
 requirements=$(dirname "$0")/requirements
@@ -15,7 +16,14 @@ if [ "$1" = --compile ]; then
     exec python3 -m pip wheel --quiet --no-deps --wheel-dir "$2" -r "$requirements/sdists.txt"
 fi
 
-constraints=$requirements/$1.txt
+# The environment has no pip of its own; that of the interpreter beneath it does the work.
+python=$(/opt/venv/bin/python3 -c 'import sys; print(sys._base_executable)')
+if [ "$1" = --uninstall ]; then
+    shift
+    exec "$python" -m pip --python /opt/venv/bin/python3 uninstall --quiet --yes "$@"
+fi
+
+constraints=$1
 shift
 for word; do
     case $word in
@@ -28,7 +36,5 @@ done
 if [ "${ACCELERATOR:-}" = cpu ] && ! ls /wheels/torch-*.whl >/dev/null 2>&1; then
     set -- --extra-index-url https://download.pytorch.org/whl/cpu "$@"
 fi
-# The environment has no pip of its own; that of the interpreter beneath it does the work.
-pip=$(/opt/venv/bin/python3 -c 'import sys; print(sys._base_executable)')
-exec "$pip" -m pip --python /opt/venv/bin/python3 install --quiet \
+exec "$python" -m pip --python /opt/venv/bin/python3 install --quiet \
     --only-binary :all: --find-links /wheels --constraint "$constraints" "$@"

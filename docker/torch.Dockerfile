@@ -12,9 +12,10 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     apt-get update -q && apt-get install -yq --no-install-recommends libtcmalloc-minimal4
 ARG ACCELERATOR=cpu
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints torch
+    sh /docker/install.sh /constraints.txt torch --constraint=/docker/requirements/constraints-torch.txt
 ENV LD_PRELOAD=libtcmalloc_minimal.so.4
 USER 65532:65532

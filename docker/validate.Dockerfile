@@ -6,11 +6,22 @@ USER 0
 COPY burnish /opt/burnish/burnish
 RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
 
+FROM ${REPOSITORY}/wheels:${TAG} AS wheels
+
 FROM ${REPOSITORY}/tasks:${TAG}
+USER 0
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
+    --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=ca --mount=type=secret,id=pip \
+    sh /docker/install.sh /constraints.txt tokenizers
+USER 65532:65532
 COPY --from=code /opt/burnish /opt/burnish
 ARG VERSION
 ARG REVISION
 ARG SOURCE
+ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish validate" \
       org.opencontainers.image.description="Checks a run and draws its prompts" \
       org.opencontainers.image.licenses="Apache-2.0" \

