@@ -51,6 +51,7 @@ class ArtifactStore:
             self.put_manifest(manifest)
             # A collection that began before the manifest was there may have taken blobs that were found in place.
             list(pool.map(self._put_blob, (source for source, new in zip(sources, uploaded, strict=True) if not new)))
+        self.cache.trim()
         return manifest
 
     def put_manifest(self, manifest: Manifest) -> None:
@@ -70,13 +71,18 @@ class ArtifactStore:
         Raises StoreError naming artifact and key when a blob is missing or corrupt.
         """
         into.mkdir(parents=True, exist_ok=True)
-        wanted = {blob.sha256: blob for blob in manifest.blobs}
         with ThreadPoolExecutor(_THREADS) as pool:
-            for blob in wanted.values():
-                if not self.cache.holds(blob):
+            for blob in manifest.blobs:
+                for _ in range(3):  # another process may trim the cache right after a download
+                    if self.cache.materialise(blob, into / blob.path):
+                        break
                     self._download(manifest, blob, pool)
-        for blob in manifest.blobs:
-            self.cache.materialise(blob, into / blob.path)
+                else:
+                    raise StoreError(
+                        f"cache folder {self.cache.root} does not keep what is written to it; "
+                        "set BURNISH_CACHE to a folder on a local disk"
+                    )
+        self.cache.trim()
 
     def get_result(self, key: str) -> StageRecord | None:
         """The record of an earlier stage with this key, if everything it wrote is still there."""

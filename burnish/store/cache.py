@@ -9,24 +9,27 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from burnish.contracts.artifacts import Blob
 from burnish.contracts.errors import StoreError
 from burnish.store.backend import Backend, CorruptObject
-from burnish.store.folder import os_reason, whole_file
+from burnish.store.folder import is_temporary, os_reason, whole_file
 
 CHUNK = 16 << 20
+_IDLE_S = 3600.0
 _SEALED_NS = 1_000_000_000 * 10**9  # September 2001: no file written today has it by chance
 
 
 class BlobCache:
-    """Verified blobs in the folder `root`."""
+    """Verified blobs in the folder `root`, of which `trim` leaves about `limit` bytes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limit: float = float("inf")) -> None:
         self.root = root.absolute()
+        self.limit = limit
 
     def path(self, sha256: str) -> Path:
         return self.root / sha256
@@ -46,7 +49,7 @@ class BlobCache:
             return
         with self._explained(), whole_file(self.path(blob.sha256)) as temporary:
             temporary.unlink()
-            _link_or(shutil.copyfile, file, temporary)
+            _link_or(shutil.copyfile, file.resolve(), temporary)
             _seal(temporary)
 
     def download(self, blob: Blob, backend: Backend, key: str, pool: ThreadPoolExecutor) -> None:
@@ -78,10 +81,37 @@ class BlobCache:
                 raise CorruptObject(f"{key} holds bytes with sha256 {digest.hexdigest()}")
             _seal(temporary)
 
-    def materialise(self, blob: Blob, target: Path) -> None:
-        """Put the cached blob at `target`, as a hard link, or as a symbolic one across file systems."""
+    def materialise(self, blob: Blob, target: Path) -> bool:
+        """Put the cached blob at `target`, as a hard link, or as a symbolic one across file systems.
+
+        False when the blob is not here, or no longer.
+        """
+        if not self.holds(blob):
+            return False
         target.parent.mkdir(parents=True, exist_ok=True)
-        _link_or(os.symlink, self.path(blob.sha256), target)
+        try:
+            _link_or(_symlink, self.path(blob.sha256), target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def trim(self) -> None:
+        """Remove the blobs that nobody has asked for longest, until the rest fits; none that is in use.
+
+        A link to a file changes its ctime, so that is the time of its last use.
+        """
+        now = time.time()
+        entries = []
+        for path in self.root.glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                entries.append((path, path.stat()))
+        excess = sum(stat.st_size for _, stat in entries) - self.limit
+        for path, stat in sorted(entries, key=lambda entry: entry[1].st_ctime):
+            # One more link is a stage that has it open as an input; the hour is for symbolic links and half a fetch.
+            idle = stat.st_nlink == 1 and now - stat.st_ctime > _IDLE_S
+            if idle and (excess > 0 or is_temporary(path)):
+                path.unlink(missing_ok=True)
+                excess -= stat.st_size
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -96,12 +126,18 @@ def _seal(path: Path) -> None:
     os.utime(path, ns=(_SEALED_NS, _SEALED_NS))
 
 
-def _link_or(fallback: object, source: Path, target: Path) -> None:
+def _symlink(source: Path, target: Path) -> None:
+    os.symlink(source, target)
+    # Unlike a hard link this leaves no trace of the use; on a cache of another user's that is how it is.
+    with contextlib.suppress(PermissionError):
+        _seal(source)
+
+
+def _link_or(fallback: Callable[[Path, Path], object], source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:
         # Another file system, one without hard links, or fs.protected_hardlinks.
         if error.errno not in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}:
             raise
-        assert callable(fallback)
         fallback(source, target)

@@ -55,7 +55,7 @@ class FolderBackend:
         for folder, _, names in os.walk(self.root / prefix):
             for name in sorted(names):
                 path = Path(folder) / name
-                if name.startswith(_TEMPORARY):
+                if is_temporary(path):
                     continue
                 with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
                     stat = path.stat()
@@ -90,6 +90,11 @@ def whole_file(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether `whole_file` made this name: a writer is busy with it, or died."""
+    return path.name.startswith(_TEMPORARY)
 
 
 def os_reason(error: OSError) -> str:

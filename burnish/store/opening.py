@@ -14,11 +14,23 @@ def open_store(url: str | None = None) -> ArtifactStore:
     """The store at `url`, `s3://bucket/prefix` or a folder; None takes BURNISH_STORE.
 
     S3 also reads BURNISH_S3_ENDPOINT, BURNISH_S3_REGION (us-east-1), AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-    AWS_SESSION_TOKEN; the cache lies in BURNISH_CACHE (~/.cache/burnish). Raises StoreError.
+    AWS_SESSION_TOKEN; the cache lies in BURNISH_CACHE (~/.cache/burnish) and keeps to BURNISH_CACHE_GB (20).
+    Raises StoreError.
     """
     url = url or _required("BURNISH_STORE", "s3://bucket/prefix or a folder")
     cache = Path(os.environ.get("BURNISH_CACHE") or Path.home() / ".cache" / "burnish")
-    return ArtifactStore(_open_backend(url), BlobCache(cache / "blobs"))
+    return ArtifactStore(_open_backend(url), BlobCache(cache / "blobs", _cache_limit()))
+
+
+def _cache_limit() -> float:
+    text = os.environ.get("BURNISH_CACHE_GB") or "20"
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise StoreError(f"BURNISH_CACHE_GB is {text!r}; set it to a number of gigabytes, 0 or more")
+    return limit * 1e9
 
 
 def _open_backend(url: str) -> Backend:

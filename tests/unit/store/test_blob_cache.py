@@ -3,13 +3,15 @@
 import errno
 import multiprocessing
 import os
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from watched_backend import WatchedBackend, files_under
 
-from burnish.contracts.artifacts import Manifest
+from burnish.contracts.artifacts import Lineage, Manifest
 from burnish.contracts.errors import StoreError
 from burnish.store.artifacts import ArtifactStore
 from burnish.store.cache import BlobCache
@@ -57,6 +59,26 @@ def test_across_file_systems_files_are_symbolic_links(folder_store, put, tmp_pat
     folder_store.fetch(manifest, tmp_path / "in")
     assert (tmp_path / "in" / "sub" / "a").is_symlink()
     assert (tmp_path / "in" / "sub" / "a").read_bytes() == b"bytes"
+
+
+def test_a_file_system_that_keeps_no_times_is_said_and_not_asked_for_ever(
+    folder_store, another_node, put, tmp_path, monkeypatch
+) -> None:
+    manifest = put(folder_store, {"a": b"bytes"})
+    monkeypatch.setattr(os, "utime", lambda *_, **__: None)
+    with pytest.raises(StoreError, match="does not keep what is written to it; set BURNISH_CACHE"):
+        another_node(folder_store).fetch(manifest, tmp_path / "in")
+
+
+def test_an_output_that_is_a_symbolic_link_is_kept_as_the_file_it_points_to(folder_store, tmp_path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"bytes")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").symlink_to(tmp_path / "elsewhere")
+    lineage = Lineage(stage="sft")
+    manifest = folder_store.put_artifact("policy", tmp_path / "out", lineage=lineage, counts={}, metadata={})
+    cached = folder_store.cache.path(manifest.blobs[0].sha256)
+    assert not cached.is_symlink()
+    assert cached.read_bytes() == b"bytes"
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_in_the_cache(
@@ -111,6 +133,29 @@ def test_a_cache_that_may_not_be_written_is_one_line(folder_store, put, tmp_path
     node = ArtifactStore(folder_store.backend, BlobCache(tmp_path / "file"))
     with pytest.raises(StoreError, match=r"cache folder .*/file: .*BURNISH_CACHE"):
         node.fetch(manifest, tmp_path / "in")
+
+
+def test_blobs_nobody_asked_for_longest_make_room(folder_store, put, tmp_path, monkeypatch) -> None:
+    cache = BlobCache(tmp_path / "small", limit=250)
+    node = ArtifactStore(folder_store.backend, cache)
+    manifests = [put(folder_store, {"a": bytes([number]) * 100}) for number in range(3)]
+    for number, manifest in enumerate(manifests):
+        node.fetch(manifest, tmp_path / f"in-{number}")
+    shutil.rmtree(tmp_path / "in-1")
+    shutil.rmtree(tmp_path / "in-2")
+    (cache.root / ".tmp-of-a-dead-process").write_bytes(b"")
+    cache.trim()
+    assert len(list(cache.root.iterdir())) == 4, "what was used within the hour stays"
+    in_two_hours = time.time() + 7200  # ctime cannot be set
+    monkeypatch.setattr("burnish.store.cache.time.time", lambda: in_two_hours)
+    cache.trim()
+    first, second, third = (manifest.blobs[0] for manifest in manifests)
+    assert cache.holds(first), "an input of a running stage stays, however old"
+    assert not cache.holds(second)
+    assert cache.holds(third)
+    assert len(list(cache.root.iterdir())) == 2, "and the dead process's file is gone"
+    node.fetch(manifests[1], tmp_path / "again")
+    assert (tmp_path / "again" / "a").read_bytes() == b"\x01" * 100
 
 
 def _fetch(bucket: Path, cache: Path, manifest: Manifest, into: Path) -> None:

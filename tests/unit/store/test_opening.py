@@ -13,6 +13,7 @@ from burnish.store.s3 import S3Backend
 VARIABLES = (
     "BURNISH_STORE",
     "BURNISH_CACHE",
+    "BURNISH_CACHE_GB",
     "BURNISH_S3_ENDPOINT",
     "BURNISH_S3_REGION",
     "AWS_ACCESS_KEY_ID",
@@ -74,6 +75,13 @@ def test_an_endpoint_that_is_none_is_refused_without_showing_it(endpoint: str, m
     with pytest.raises(StoreError, match="BURNISH_S3_ENDPOINT is not of the form") as error:
         open_store("s3://bucket")
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("limit", ["much", "-1", "nan"])
+def test_a_cache_limit_that_is_none_is_refused(limit: str, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("BURNISH_CACHE_GB", limit)
+    with pytest.raises(StoreError, match=f"BURNISH_CACHE_GB is '{limit}'"):
+        open_store(str(tmp_path))
 
 
 def test_a_folder_store_is_opened_without_the_s3_client(tmp_path) -> None:
