@@ -28,12 +28,15 @@ SENT_TAG = "burnish.sent."
 PARAM_LIMIT = 6000
 TAG_LIMIT = 8000
 PARAMS_A_BATCH = 100
-METRICS_A_BATCH = 1000
+# MLflow takes 1000 entities a request, of which at most 100 are tags.
+METRICS_A_BATCH = 900
+MARKS_A_BATCH = 100
 # A dead server must cost seconds, not MLflow's default of four minutes; the next sync sends what this one could not.
 _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -90,9 +93,9 @@ def sync_run(
             _send_params(client, run, config)
             waiting = [record for record in finished if run.data.tags.get(_mark(record)) != record.key[:16]]
             left = len(waiting)
-            for record in waiting:
-                _send_record(client, mlflow_run, record, config.rounds)
-                sent, left = sent + 1, left - 1
+            for batch in _batches(waiting, config.rounds):
+                _send(client, mlflow_run, batch)
+                sent, left = sent + len(batch.records), left - len(batch.records)
             _send_outcome(client, run, records)
             for file in files:
                 client.log_artifact(mlflow_run, str(file))
@@ -202,15 +205,41 @@ def _send_params(client: "MlflowClient", run: "Run", config: RunConfig) -> None:
         client.log_batch(run.info.run_id, tags=changed)
 
 
-def _send_record(client: "MlflowClient", mlflow_run: str, record: StageRecord, rounds: int) -> None:
-    """Metrics first, the mark last: after a break in between, MLflow merges the repeated ones by their timestamp."""
+@dataclass(frozen=True)
+class _Batch:
+    """One request."""
+
+    metrics: list[tuple[str, float, int, int]]
+    """(name, value, Unix time in ms, step)."""
+    records: list[StageRecord]
+    """Those of which nothing is left to send after this batch."""
+
+
+def _batches(records: Sequence[StageRecord], rounds: int) -> Iterator[_Batch]:
+    batch = _Batch([], [])
+    for record in records:
+        timestamp = int(record.finished_at * 1000)
+        points = [(name, value, timestamp, step) for name, value, step in metric_points(record, rounds)]
+        if len(batch.metrics) + len(points) > METRICS_A_BATCH or len(batch.records) == MARKS_A_BATCH:
+            yield batch
+            batch = _Batch([], [])
+        for start in range(0, len(points) - METRICS_A_BATCH, METRICS_A_BATCH):
+            yield _Batch(points[start : start + METRICS_A_BATCH], [])
+        batch.metrics.extend(points[(len(points) - 1) // METRICS_A_BATCH * METRICS_A_BATCH :] if points else [])
+        batch.records.append(record)
+    if batch.records:
+        yield batch
+
+
+def _send(client: "MlflowClient", mlflow_run: str, batch: _Batch) -> None:
+    """MLflow stores metrics before tags, and merges equal metrics: a break in between repeats them without harm."""
     from mlflow.entities import Metric, RunTag
 
-    timestamp = int(record.finished_at * 1000)
-    metrics = [Metric(name, value, timestamp, at) for name, value, at in metric_points(record, rounds)]
-    for start in range(0, len(metrics), METRICS_A_BATCH):
-        client.log_batch(mlflow_run, metrics=metrics[start : start + METRICS_A_BATCH])
-    client.log_batch(mlflow_run, tags=[RunTag(_mark(record), record.key[:16])])
+    client.log_batch(
+        mlflow_run,
+        metrics=[Metric(*point) for point in batch.metrics],
+        tags=[RunTag(_mark(record), record.key[:16]) for record in batch.records],
+    )
 
 
 def _send_outcome(client: "MlflowClient", run: "Run", records: Sequence[StageRecord]) -> None:
@@ -230,13 +259,15 @@ def _legal(name: str) -> str:
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    """The error without the credentials that a tracking URI may hold."""
-    text = " ".join(str(error).split())[:300]
+    """The error in short, without the credentials that a tracking URI may hold."""
     parts = urlsplit(uri)
+    text = " ".join(str(error).split())
+    if "failed with exception" in text:
+        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''} cannot be reached"
     for secret in (parts.password, parts.username):
         if secret:
             text = text.replace(secret, "***")
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 @contextmanager
