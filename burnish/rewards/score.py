@@ -16,6 +16,8 @@ from burnish.rewards.scorer import Sample, default_scorers, make_scorer
 from burnish.rewards.worker import VerifierWorker
 
 OVERLONG = "overlong"
+# Components that say whether an answer is right; the others say how it looks.
+CORRECTNESS = ("exact", "math", "reasoning_gym", "code")
 
 
 def score(
@@ -64,3 +66,9 @@ def _flags(sample: Sample, format_scorer: object) -> list[str]:
     if sample.execution is not None and sample.execution.degraded:
         flags.append("degraded")
     return flags
+
+
+def solved(reward: Reward) -> bool | None:
+    """Whether the sample's answer was right by its verifier; None when no verifier had a say."""
+    found = [score for name in CORRECTNESS if (score := reward.components.get(name)) is not None]
+    return None if not found else min(found) >= 1.0

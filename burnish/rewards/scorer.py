@@ -12,6 +12,8 @@ from burnish.rewards.worker import VerifierWorker
 
 SCORERS = ("exact", "math", "reasoning_gym", "code", "format", "length")
 _BY_KIND = ("exact", "math", "reasoning_gym", "code")
+# Kinds of verifier a scorer can judge; the others judge any sample.
+APPLIES_TO = {"exact": {"exact"}, "math": {"math", "exact"}, "reasoning_gym": {"reasoning_gym"}, "code": {"code"}}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,171 @@
+"""Find what is wrong with a run before anything expensive starts, and settle its prompts.
+
+Everything here needs seconds and no torch: settings that contradict each other, tasks that do not load, scorers that
+do not exist, a model that cannot be meant.
+"""
+
+import difflib
+import re
+from collections import Counter
+from pathlib import Path
+
+from burnish.contracts.config import RunConfig
+from burnish.contracts.errors import ConfigError
+from burnish.contracts.loading import dump_config
+from burnish.contracts.records import Prompt, write_records
+from burnish.contracts.stages import check_task_budget
+from burnish.models.packaged import PACKAGED, cache_folder
+from burnish.rewards.format import FormatParams
+from burnish.rewards.scorer import APPLIES_TO, check_scorers, default_scorers
+from burnish.stages.entry import StageContext, StageResult
+from burnish.stages.progress import announce
+from burnish.tasks import load_task
+
+_HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def run(context: StageContext) -> StageResult:
+    """Writes config.yaml (resolved) and prompts.parquet. Raises ConfigError for the first thing that is wrong."""
+    config = context.config
+    prompts = check(config)
+    (context.output_dir("resolved") / "config.yaml").write_text(dump_config(config), "utf-8")
+    rows = write_records(context.output_dir("prompts") / "prompts.parquet", prompts, Prompt)
+    counted = Counter((prompt.task, prompt.split) for prompt in prompts)
+    splits = Counter(prompt.split for prompt in prompts)
+    return StageResult(
+        metrics={f"prompts/{task}/{split}": float(count) for (task, split), count in sorted(counted.items())},
+        counts={"prompts": {"rows": rows} | {str(split): count for split, count in splits.items()}},
+    )
+
+
+def check(config: RunConfig) -> list[Prompt]:
+    """The run's prompts, once everything about `config` has been found in order. Raises ConfigError."""
+    check_task_budget(config.rounds)
+    _check_sampling(config)
+    _check_model(config)
+    check_scorers(config.reward)
+    prompts = [prompt for task in config.tasks for prompt in load_task(task, config.seed)]
+    _check_demonstrations(config, prompts)
+    _check_rewards(config, prompts)
+    _check_think_tags(config)
+    if config.model.path == "char":
+        _check_characters(prompts)
+    if not any(prompt.split == "eval" for prompt in prompts):
+        announce("no task has held-out prompts (eval_size is 0): evaluation will have nothing to say")
+    return prompts
+
+
+def _check_sampling(config: RunConfig) -> None:
+    why = "truncated sampling biases the importance ratio of every token; train on the full distribution"
+    if config.rollout.top_p < 1:
+        raise ConfigError(f"rollout.top_p is {config.rollout.top_p}: {why} (rollout.top_p=1)")
+    if config.rollout.top_k > 0:
+        raise ConfigError(f"rollout.top_k is {config.rollout.top_k}: {why} (rollout.top_k=0)")
+    if config.reward.overlong_buffer > config.rollout.max_new_tokens:
+        raise ConfigError(
+            f"reward.overlong_buffer is {config.reward.overlong_buffer}: it must not exceed "
+            f"rollout.max_new_tokens={config.rollout.max_new_tokens}"
+        )
+
+
+def _check_model(config: RunConfig) -> None:
+    path = config.model.path
+    if path == "char" or path in PACKAGED:
+        return
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"model.path is {path!r}: the folder has no config.json; give a Hugging Face model folder"
+            )
+        return
+    local = path.startswith(("/", "./", "../", "~"))
+    if not local and _HUGGING_FACE_ID.fullmatch(path):
+        return
+    nearest = difflib.get_close_matches(path, [*PACKAGED, "char"], n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    forms = f"a packaged name ({', '.join(PACKAGED)}), `char`, a local folder, or a Hugging Face id such as org/name"
+    problem = "no such folder; it must be" if local else "it must be"
+    raise ConfigError(f"model.path is {path!r}: {problem} {forms}{hint}")
+
+
+def _check_demonstrations(config: RunConfig, prompts: list[Prompt]) -> None:
+    if not config.sft.enabled:
+        return
+    if config.sft.data is not None:
+        if not Path(config.sft.data).is_file():
+            raise ConfigError(f"sft.data is {config.sft.data!r}: no such file; give the path of a jsonl file")
+        return
+    if not any(prompt.split == "sft" for prompt in prompts):
+        raise ConfigError(
+            "sft.enabled is true but there is nothing to imitate: set tasks.0.sft_size (and so on) above 0, "
+            "give sft.data, or set sft.enabled=false"
+        )
+
+
+def _check_rewards(config: RunConfig, prompts: list[Prompt]) -> None:
+    kinds = {str(prompt.verifier.get("kind")): prompt.task for prompt in prompts}
+    default_scorers(sorted(kinds))
+    weighted = [scorer for scorer in config.reward.scorers if scorer.weight]
+    for kind, task in kinds.items() if config.reward.scorers else ():
+        if not any(kind in APPLIES_TO.get(scorer.name, {kind}) for scorer in weighted):
+            raise ConfigError(
+                f"reward.scorers has nothing with a weight for task {task!r}, whose answers are checked by {kind!r}; "
+                f"add {{name: {kind}}}, or leave reward.scorers empty"
+            )
+
+
+def _check_think_tags(config: RunConfig) -> None:
+    """A tag of several tokens can be half generated, and masks or flags that count it go wrong."""
+    tags = [
+        tag
+        for scorer in config.reward.scorers
+        if scorer.name == "format"
+        for tag in FormatParams.model_validate(scorer.params).think or ()
+    ]
+    if not tags:
+        return
+    folder = _local_model(config.model.path)
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        announce(f"think tags {', '.join(tags)} not checked: the tokenizer of {config.model.path} is not here yet")
+        return
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for tag in tags:
+        tokens = tokenizer.encode(tag, add_special_tokens=False).tokens
+        if len(tokens) != 1:
+            raise ConfigError(
+                f"scorer 'format': params.think: {tag!r} is {len(tokens)} tokens for {config.model.path}; "
+                "choose a pair that the tokenizer has as one token each"
+            )
+
+
+def _local_model(path: str) -> Path | None:
+    if path in PACKAGED:
+        folder = cache_folder() / "models" / f"{path}-{PACKAGED[path][2]}"
+    else:
+        folder = Path(path).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def _check_characters(prompts: list[Prompt]) -> None:
+    """The character model has no chat template and knows printable ASCII and newline."""
+    for prompt in prompts:
+        if prompt.text is None:
+            raise ConfigError(
+                f"task {prompt.task!r}: model `char` continues raw text and has no chat template; "
+                "set params.style=raw where the source has it"
+            )
+        for character in prompt.text + (prompt.demonstration or ""):
+            if character != "\n" and not (character.isascii() and character.isprintable()):
+                raise ConfigError(
+                    f"task {prompt.task!r}: model `char` does not know the character {character!r} of prompt "
+                    f"{prompt.prompt_id}; it knows printable ASCII and newline"
+                )
+
+
+if __name__ == "__main__":
+    from burnish.stages.alone import stage_main
+
+    stage_main("validate")
