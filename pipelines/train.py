@@ -38,7 +38,7 @@ def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
         return place(component(**inputs), component.name).set_display_name(title)
 
     @dsl.pipeline(name=f"burnish-{shape.name}", description="RL post-training of a language model")
-    def burnish_train(config: str = default, overrides: str = "", run_id: str = ""):  # type: ignore[no-untyped-def]
+    def burnish_train(config: str = default, overrides: str = "", run_id: str = ""):
         identity = {"run_id": run_id, "job_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
         last = stage(report, config=config, overrides=overrides, **identity)
         with dsl.ExitHandler(last, name="run"):
