@@ -1,0 +1,128 @@
+"""What the built images do, in containers that get nothing: a random user, no capabilities, no network, no writing.
+
+Skipped without a Docker daemon, and image by image where `make images` has not built one.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from burnish.contracts.stages import STAGES
+
+ROOT = Path(__file__).parents[2]
+HARDENED = {
+    "user": "41234:0",
+    "read_only": True,
+    "tmpfs": {"/tmp": "size=512m"},
+    "network_mode": "none",
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "pids_limit": 512,
+}
+
+LOOK = """
+import importlib.metadata, importlib.util, json, os, pathlib, shutil, sys
+import kfp.dsl.executor_main, burnish
+importlib.import_module("burnish.stages." + sys.argv[1])
+pathlib.Path.home().joinpath("written").write_text("x")
+print(json.dumps({
+    "stage_pulled_in": [name for name in ("torch", "transformers", "matplotlib") if name in sys.modules],
+    "found": [name for name in ("torch", "vllm", "sandbox", "mlflow", "pip") if importlib.util.find_spec(name)],
+    "packages": {d.name: d.version for d in importlib.metadata.distributions()},
+    "code_is_compiled": os.path.exists(importlib.util.cache_from_source(burnish.__file__)),
+    "compilers": [name for name in ("gcc", "cc", "g++", "make") if shutil.which(name)],
+}))
+"""
+
+SANDBOX = """
+from sandbox.spec import parse_spec
+from sandbox.verdicts import Sandbox
+programs = (
+    "def f(x): return x * x",
+    "import os\\ndef f(x): return os.fork() * 0 + 4",
+    "import socket\\ndef f(x): return socket.socket() and 4",
+    "def f(x): return open('/etc/passwd').read() and 4",
+)
+spec = parse_spec({"tests": [{"args": [2], "expected": 4}], "entry_point": "f"})
+with Sandbox() as box:
+    for program in programs:
+        result = box.run_tests(program, spec)
+        print(*result.verdicts, result.degraded)
+"""
+
+
+@pytest.fixture
+def image(daemon, image_name, request):
+    docker = pytest.importorskip("docker")
+    name = image_name(request.param)
+    try:
+        return daemon.images.get(name)
+    except docker.errors.ImageNotFound:
+        pytest.skip(f"{name} is not built: make images")
+
+
+def run(daemon, image, program, *arguments):
+    return daemon.containers.run(image, ["python3", "-c", program, *arguments], remove=True, **HARDENED).decode()
+
+
+def with_image(*stages):
+    return pytest.mark.parametrize(("image", "stage"), [(stage, stage) for stage in stages], indirect=["image"])
+
+
+@with_image(*STAGES)
+def test_a_stage_starts_with_what_it_needs_and_no_more(daemon, image, stage):
+    seen = json.loads(run(daemon, image, LOOK, stage).splitlines()[-1])
+    expected = set()
+    if STAGES[stage].torch:
+        expected |= {"torch"}
+    if stage in {"rollout", "evaluate"}:
+        expected |= {"vllm"}
+    if stage in {"execute", "evaluate"}:
+        expected |= {"sandbox"}
+    if stage in {"sft", "update", "evaluate", "report"}:
+        expected |= {"mlflow"}
+    assert set(seen["found"]) == expected
+    assert seen["code_is_compiled"]
+    assert not seen["compilers"]
+    if not STAGES[stage].torch:
+        assert not {"torch", "transformers", "matplotlib"} & set(seen["stage_pulled_in"])
+    held = constraints(stage)
+    for package, number in seen["packages"].items():
+        assert held[canonicalize_name(package)] == number.partition("+")[0], f"{package} {number} is not pinned"
+
+
+@with_image(*STAGES)
+def test_an_image_is_labelled_and_runs_as_an_unprivileged_user(image, stage):
+    config = image.attrs["Config"]
+    assert config["User"] == "65532:65532"
+    assert not config["Entrypoint"]
+    assert config["Labels"]["org.opencontainers.image.title"] == f"burnish {stage}"
+    assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?|unknown)", config["Labels"]["org.opencontainers.image.revision"])
+
+
+@with_image(*STAGES)
+def test_no_secret_of_the_build_is_left_in_an_image(image, stage):
+    history = " ".join(layer["CreatedBy"] for layer in image.history())
+    variables = " ".join(image.attrs["Config"]["Env"])
+    assert not re.search(r"://[^/\s]+:[^/\s]+@|index-url=\S*@|PIP_CONFIG_FILE=|PIP_INDEX_URL=", history + variables)
+
+
+@with_image("execute", "evaluate")
+def test_model_written_code_is_confined_in_an_unprivileged_container(daemon, image, stage):
+    lines = run(daemon, image, SANDBOX).splitlines()
+    assert lines[0] == "passed False"
+    assert len(lines) == 4
+    for line in lines[1:]:
+        assert line in {"error False", "refused False"}
+
+
+def constraints(stage):
+    """Versions that may be in the stage's image, whichever accelerator it was built for."""
+    files = [ROOT / "constraints.txt", ROOT / "docker/requirements/constraints-torch.txt"]
+    if stage in {"rollout", "evaluate"}:
+        files.append(ROOT / "docker/requirements/constraints-vllm-cpu.txt")
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines() if "==" in line]
+    return {canonicalize_name(name): number for name, _, number in (line.partition("==") for line in lines)}
