@@ -6,6 +6,7 @@ Rows are joined by their ids, never by position. Missing is None, never 0.
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,6 +239,7 @@ def write_records(path: Path, records: Iterable[RecordT], record_type: type[Reco
 
     Raises ContractError when a row contradicts itself.
     """
+    _keep_pandas_out()
     schema = record_type.SCHEMA.with_metadata({"record": record_type.NAME, "schema_version": str(record_type.VERSION)})
     count = 0
     batch: list[dict[str, Any]] = []
@@ -288,6 +290,14 @@ def _check_schema(path: Path, found: pa.Schema, record_type: type[Record]) -> No
         differing = set(found.names) ^ set(record_type.SCHEMA.names)
         detail = ", ".join(sorted(differing)) or "types differ"
         raise ContractError(f"{path.name}: columns do not match the {name} schema ({detail})")
+
+
+def _keep_pandas_out() -> None:
+    """pyarrow imports pandas (half a second) to see whether the first list it converts is one of pandas' own."""
+    if "pandas" not in sys.modules:
+        sys.modules["pandas"] = None  # type: ignore[assignment]
+        pa.array([0])
+        del sys.modules["pandas"]
 
 
 def _to_row(record: Record) -> dict[str, Any]:
