@@ -292,12 +292,24 @@ def _check_schema(path: Path, found: pa.Schema, record_type: type[Record]) -> No
         raise ContractError(f"{path.name}: columns do not match the {name} schema ({detail})")
 
 
+class _NoPandas:
+    """A finder under which `import pandas` fails."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
 def _keep_pandas_out() -> None:
     """pyarrow imports pandas (half a second) to see whether the first list it converts is one of pandas' own."""
-    if "pandas" not in sys.modules:
-        sys.modules["pandas"] = None  # type: ignore[assignment]
+    if "pandas" in sys.modules:
+        return
+    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    try:
         pa.array([0])
-        del sys.modules["pandas"]
+    finally:
+        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
 
 
 def _to_row(record: Record) -> dict[str, Any]:
