@@ -305,11 +305,11 @@ def _keep_pandas_out() -> None:
     """pyarrow imports pandas (half a second) to see whether the first list it converts is one of pandas' own."""
     if "pandas" in sys.modules:
         return
-    sys.meta_path.insert(0, _NoPandas)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _NoPandas)
     try:
         pa.array([0])
     finally:
-        sys.meta_path.remove(_NoPandas)  # type: ignore[arg-type]
+        sys.meta_path.remove(_NoPandas)
 
 
 def _to_row(record: Record) -> dict[str, Any]:
