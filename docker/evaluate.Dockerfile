@@ -1,12 +1,7 @@
-# evaluate: samples, runs and scores held-out prompts: the only stage beside execute that holds the sandbox.
+# evaluate: samples, runs and scores held-out prompts; model-written code runs in the sandbox here too.
 ARG REPOSITORY=burnish
 ARG TAG
-FROM ${REPOSITORY}/vllm:${TAG} AS code
-USER 0
-COPY burnish /opt/burnish/burnish
-COPY sandbox /opt/burnish/sandbox
-RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
-
+FROM ${REPOSITORY}/code:${TAG} AS code
 FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 
 FROM ${REPOSITORY}/vllm:${TAG}
@@ -17,9 +12,9 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh /docker/requirements/constraints-vllm-${ACCELERATOR}.txt tasks track
+    sh /docker/install.sh /docker/requirements/constraints-vllm-${ACCELERATOR}.txt tasks
 USER 65532:65532
-COPY --from=code /opt/burnish /opt/burnish
+COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
 ARG SOURCE

@@ -1,14 +1,10 @@
-# execute: runs model-written code, always in the sandbox. No torch, no clients but the object store's.
+# execute: runs model-written code, always in the sandbox. The smallest image: no torch, no task packages.
 ARG REPOSITORY=burnish
 ARG TAG
-FROM ${REPOSITORY}/base:${TAG} AS code
-USER 0
-COPY burnish /opt/burnish/burnish
-COPY sandbox /opt/burnish/sandbox
-RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+FROM ${REPOSITORY}/code:${TAG} AS code
 
 FROM ${REPOSITORY}/base:${TAG}
-COPY --from=code /opt/burnish /opt/burnish
+COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
 ARG SOURCE

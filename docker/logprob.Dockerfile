@@ -1,13 +1,10 @@
 # logprob: recomputes the logprobs of completions with the trainer's model.
 ARG REPOSITORY=burnish
 ARG TAG
-FROM ${REPOSITORY}/torch:${TAG} AS code
-USER 0
-COPY burnish /opt/burnish/burnish
-RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+FROM ${REPOSITORY}/code:${TAG} AS code
 
 FROM ${REPOSITORY}/torch:${TAG}
-COPY --from=code /opt/burnish /opt/burnish
+COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
 ARG SOURCE

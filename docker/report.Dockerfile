@@ -1,11 +1,7 @@
 # report: writes what people look at after a run. No torch.
 ARG REPOSITORY=burnish
 ARG TAG
-FROM ${REPOSITORY}/base:${TAG} AS code
-USER 0
-COPY burnish /opt/burnish/burnish
-RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
-
+FROM ${REPOSITORY}/code:${TAG} AS code
 FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 
 FROM ${REPOSITORY}/base:${TAG}
@@ -17,7 +13,7 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
     sh /docker/install.sh /constraints.txt track
 USER 65532:65532
-COPY --from=code /opt/burnish /opt/burnish
+COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
 ARG SOURCE

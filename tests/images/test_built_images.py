@@ -75,14 +75,12 @@ def with_image(*stages):
 @with_image(*STAGES)
 def test_a_stage_starts_with_what_it_needs_and_no_more(daemon, image, stage):
     seen = json.loads(run(daemon, image, LOOK, stage).splitlines()[-1])
-    expected = set()
+    expected = {"sandbox"}
     if STAGES[stage].torch:
         expected |= {"torch"}
     if stage in {"rollout", "evaluate"}:
         expected |= {"vllm"}
-    if stage in {"execute", "evaluate"}:
-        expected |= {"sandbox"}
-    if stage in {"sft", "update", "evaluate", "report"}:
+    if STAGES[stage].tracked or stage == "report":
         expected |= {"mlflow"}
     assert set(seen["found"]) == expected
     assert seen["code_is_compiled"]

@@ -15,7 +15,7 @@ from burnish.contracts.stages import STAGES
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "docker/requirements"
 # Images that others stand on; they are never run.
-SHARED = {"wheels", "base", "tasks", "torch", "vllm"}
+SHARED = {"wheels", "base", "code", "tasks", "torch", "vllm"}
 CODE = {"burnish", "sandbox"}
 LABELS = {"title", "description", "licenses", "version", "revision", "source"}
 
@@ -60,9 +60,16 @@ def test_a_stage_has_torch_exactly_when_the_table_says_so(build, stage):
     assert ("torch" in ancestors(build, stage)) is STAGES[stage].torch
 
 
-def test_only_the_stages_that_run_model_written_code_hold_the_sandbox(dockerfiles):
-    holders = {image for image, text in dockerfiles.items() if re.search(r"^COPY sandbox ", text, re.MULTILINE)}
-    assert holders == {"execute", "evaluate"}
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_has_mlflow_exactly_when_it_tracks(build, dockerfiles, stage):
+    tracks = STAGES[stage].tracked or stage == "report"
+    assert ("track" in installed(build, dockerfiles, stage)) is tracks
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_ends_with_the_same_code_so_that_all_agree_on_its_digest(dockerfiles, stage):
+    assert instructions(dockerfiles[stage], "COPY") == ["--from=code / /opt/burnish/"]
+    assert {copied.split()[0] for copied in instructions(dockerfiles["code"], "COPY")} == CODE | {"--from=build"}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -107,11 +114,10 @@ def test_no_image_is_pulled_by_a_moving_tag_or_fetches_addresses(dockerfiles):
 
 
 def test_only_code_and_the_products_of_earlier_steps_are_copied(dockerfiles):
+    sources = {"code": CODE | {"--from=build"}, "wheels": {"wheels", "--from=build"}}
     for image, text in dockerfiles.items():
         for copied in instructions(text, "COPY"):
-            source = copied.split()[0]
-            assert source in CODE | {"--from=code", "--from=build", "wheels"}, f"{image}: COPY {copied}"
-            assert source != "wheels" or image == "wheels"
+            assert copied.split()[0] in sources.get(image, {"--from=code"}), f"{image}: COPY {copied}"
 
 
 @pytest.mark.parametrize("stage", STAGES)
