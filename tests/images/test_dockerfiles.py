@@ -218,11 +218,11 @@ def test_the_script_builds_parents_first(build):
 
 
 def test_asking_for_one_image_builds_only_what_it_stands_on(build):
-    assert build.build_order(["execute"]) == ["wheels", "base", "execute"]
+    assert build.build_order(["execute"]) == ["wheels", "base", "code", "execute"]
 
 
 def test_an_unknown_image_is_refused_by_name(build):
-    with pytest.raises(SystemExit, match="no image is called 'rolout'; there are base, evaluate"):
+    with pytest.raises(SystemExit, match="no image is called 'rolout'; there are base, code, evaluate"):
         build.build_order(["rolout"])
 
 
