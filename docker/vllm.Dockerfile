@@ -15,4 +15,10 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
     sh /docker/install.sh /docker/requirements/constraints-vllm-${ACCELERATOR}.txt vllm-${ACCELERATOR} \
     && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec
+# On a GPU, Triton compiles the launcher of each kernel when it is first used.
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    if [ "$ACCELERATOR" = cuda ]; then \
+        apt-get update -q && apt-get install -yq --no-install-recommends gcc libc6-dev python3-dev; \
+    fi
 USER 65532:65532

@@ -156,10 +156,12 @@ def test_every_run_that_installs_leaves_no_cache_behind(dockerfiles):
                 assert "--no-install-recommends" in run, image
 
 
-def test_compilers_stay_in_the_build_step_of_the_wheels_image(dockerfiles):
-    holders = {image for image, text in dockerfiles.items() if re.search(r"gcc|build-essential|python3-dev", text)}
-    assert holders == {"wheels"}
+def test_compilers_are_only_where_wheels_are_built_and_where_a_gpu_needs_them(dockerfiles):
+    runs = {(image, run) for image, text in dockerfiles.items() for run in instructions(text, "RUN")}
+    with_compiler = {(image, run) for image, run in runs if re.search(r"gcc|build-essential|python3-dev", run)}
+    assert {image for image, _ in with_compiler} == {"wheels", "vllm"}
     assert re.search(r"^FROM scratch$", dockerfiles["wheels"], re.MULTILINE)
+    assert all('if [ "$ACCELERATOR" = cuda ]' in run for image, run in with_compiler if image == "vllm")
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in REQUIREMENTS.glob("*.txt")))
