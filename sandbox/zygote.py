@@ -9,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -26,7 +27,7 @@ MAX_DESCRIPTORS = 16
 # Imported before the fork, so that programs find them at once.
 _PRELOADED = (
     "abc", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools",
-    "heapq", "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
+    "heapq", "itertools", "math", "operator", "re", "statistics", "string", "time", "typing",
 )  # fmt: skip
 
 
@@ -34,6 +35,7 @@ def main(descriptor: int) -> None:
     """Serve on the socket `descriptor` until it closes."""
     for name in _PRELOADED:
         importlib.import_module(name)
+    random.seed(0)  # every program starts from the same state
     # Nothing below the stage's own packages is importable from here on.
     sys.path = [path for path in sys.path if "site-packages" not in path and path not in {"", os.getcwd()}]
     control = socket.socket(fileno=descriptor)
