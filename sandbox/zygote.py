@@ -35,7 +35,6 @@ def main(descriptor: int) -> None:
     """Serve on the socket `descriptor` until it closes."""
     for name in _PRELOADED:
         importlib.import_module(name)
-    random.seed(0)  # every program starts from the same state
     # Nothing below the stage's own packages is importable from here on.
     sys.path = [path for path in sys.path if "site-packages" not in path and path not in {"", os.getcwd()}]
     control = socket.socket(fileno=descriptor)
@@ -95,6 +94,7 @@ def _fork(descriptors: list[int], limits: Limits, paths: list[str], change_user:
         for number, descriptor in enumerate(high):
             os.dup2(descriptor, number)
         os.closerange(len(high), 1 << 16)
+        random.seed(0)  # Python reseeds after a fork; the same program must do the same thing every time
         harness.run(lambda: confine(limits, paths, change_user=change_user))
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
