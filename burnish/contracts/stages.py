@@ -74,7 +74,7 @@ STAGES: dict[str, Stage] = {
             "logprob",
             reads={"rollouts": "rollouts", "policy": "policy", "reference": "policy"},
             writes={"logprobs": "logprobs"},
-            sections=("model", "logprob", "update", "runtime"),
+            sections=("seed", "model", "logprob", "update", "runtime"),
             torch=True,
         ),
         Stage(
