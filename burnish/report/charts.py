@@ -34,7 +34,7 @@ def draw(chart: Chart) -> str:
         return HEIGHT - BOTTOM - (value - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
 
     parts = []
-    for tick in ticks(y_low, y_high, 4):
+    for tick in ticks(y_low, y_high, 5):
         y = place_y(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(

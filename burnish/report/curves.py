@@ -38,25 +38,25 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A chart people look for, and the names under which stages report it, best first."""
+    """A chart people look for: (stage, metric) pairs, the first that has values, or all of them `together`."""
 
     title: str
     sources: tuple[tuple[str, str], ...]
     note: str = ""
     unit: str = ""
+    together: bool = False
 
 
 _WANTED = (
-    _Wanted("KL to the reference", (("update", "kl"), ("logprob", "kl_ref"), ("update", "ref_kl")), "nats a token"),
-    _Wanted("Entropy", (("logprob", "entropy"), ("update", "entropy")), "nats a token"),
+    _Wanted("KL to the reference", (("update", "kl"), ("logprob", "kl_ref")), "nats a token"),
+    _Wanted("Entropy", (("logprob", "entropy"),), "nats a token"),
     _Wanted("Clipped tokens", (("update", "clip_fraction"),), "ratio outside the clip range", "share"),
-    _Wanted("Effective sample size", (("update", "ess"), ("logprob", "ess")), "1: sampler and trainer agree", "share"),
+    _Wanted("Effective sample size", (("logprob", "ess"),), "100 %: sampler and trainer agree", "share"),
+    _Wanted("Sampler against trainer", (("logprob", "mismatch_k3"),), "KL in nats a token"),
     _Wanted("Loss", (("update", "loss"),)),
     _Wanted("Gradient norm", (("update", "grad_norm"),), "before clipping"),
-    _Wanted("Learning rate", (("update", "lr"), ("update", "learning_rate"))),
-    _Wanted("Sampler against trainer", (("logprob", "mismatch_kl"), ("logprob", "k3_kl")), "nats a token"),
-    _Wanted("Cold start: loss", (("sft", "loss"),)),
-    _Wanted("Cold start: validation loss", (("sft", "validation_loss"), ("sft", "val_loss"))),
+    _Wanted("Learning rate", (("update", "lr"),)),
+    _Wanted("Cold start: loss", (("sft", "loss"), ("sft", "val_loss")), together=True),
 )
 
 
@@ -108,9 +108,10 @@ def _metric_lines(records: Sequence[StageRecord]) -> dict[tuple[str, str], tuple
     for record in sorted(records, key=lambda record: (record.round or 0, record.started_at)):
         if record.label:
             continue
-        for row in record.series:
-            for key in row.keys() - {"step"}:
-                lines.setdefault((record.stage, key), ("step", []))[1].append((row["step"] or 0.0, row[key]))
+        # A row that lacks a key could not measure it.
+        for key in sorted({key for row in record.series for key in row} - {"step"}):
+            points = lines.setdefault((record.stage, key), ("step", []))[1]
+            points += [(row.get("step") or 0.0, row.get(key)) for row in record.series]
     for record in sorted(records, key=lambda record: record.round or 0):
         if record.round is None or record.label:
             continue
@@ -122,10 +123,10 @@ def _metric_lines(records: Sequence[StageRecord]) -> dict[tuple[str, str], tuple
 
 
 def _find(wanted: _Wanted, lines: Mapping[tuple[str, str], tuple[str, list[Point]]]) -> Chart | None:
-    for source in wanted.sources:
-        if source in lines:
-            x_title, points = lines[source]
-            return Chart(
-                wanted.title, [Line(source[1], points)], x_title, wanted.note, wanted.unit, keys=frozenset({source})
-            )
-    return None
+    found = [source for source in wanted.sources if source in lines]
+    if not wanted.together:
+        found = found[:1]
+    if not found:
+        return None
+    drawn = [Line(source[1], lines[source][1]) for source in found]
+    return Chart(wanted.title, drawn, lines[found[0]][0], wanted.note, wanted.unit, keys=frozenset(found))

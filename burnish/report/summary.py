@@ -18,14 +18,15 @@ def failures(view: RunView) -> list[StageRecord]:
 
 
 def missing_stages(view: RunView) -> list[str]:
-    """Titles of the stages that end a round or the run and left no record: killed, or not reached yet."""
-    config = view.config
-    expected = [stage_title("update", round) for round in range(1, config.rounds + 1)]
-    expected += [
-        stage_title("evaluate", label=label) for label in (["before", "after"] if config.rounds else ["before"])
-    ]
+    """Rounds and evaluations that left no record: killed, or not reached yet."""
     there = {record.title for record in view.records}
-    return [title for title in expected if title not in there]
+    rounds = [round for round in range(1, view.config.rounds + 1) if stage_title("update", round) not in there]
+    missing = []
+    if rounds:
+        # Rounds depend on each other, so those that are missing are the last ones.
+        missing.append(f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}")
+    labels = ("before", "after") if view.config.rounds else ("before",)
+    return missing + [title for label in labels if (title := stage_title("evaluate", label=label)) not in there]
 
 
 def run_status(view: RunView) -> Status:

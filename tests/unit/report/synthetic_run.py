@@ -94,8 +94,16 @@ class SyntheticRun:
             policy = {
                 "policy": ("policy", {"tokenizer.json": self.tokenizer.save, "model.safetensors": _bytes(400_000)})
             }
-            series = [{"step": float(i), "loss": 2.2 * math.exp(-i / 6) + 0.4, "lr": 1e-5} for i in range(20)]
-            self._stage("sft", policy, 48.0, {"validation_loss": 0.61}, series)
+            series = [
+                {
+                    "step": float(i),
+                    "loss": 2.2 * math.exp(-i / 6) + 0.4,
+                    "lr": 1e-5,
+                    "val_loss": 0.9 if i == 19 else None,
+                }
+                for i in range(20)
+            ]
+            self._stage("sft", policy, 48.0, {"val_loss": 0.61}, series)
             self._evaluate("before", evaluations["before"])
             for round in range(1, self.config.rounds + 1):
                 self._round(round)
@@ -107,7 +115,7 @@ class SyntheticRun:
     def _round(self, round: int) -> None:
         rollouts = [self._rollout(round, use, index) for use in range(16) for index in range(8)]
         lengths = [len(row.response_ids) for row in rollouts]
-        metrics = {"response_length/mean": sum(lengths) / len(lengths), "tokens_per_second": 160 + 9 * math.sin(round)}
+        metrics = {"response_length_mean": sum(lengths) / len(lengths), "tokens_per_second": 160 + 9 * math.sin(round)}
         self._stage("rollout", {"rollouts": ("rollouts", _rows("rollouts", rollouts))}, 42.0, metrics, round=round)
         executions = [
             Execution(
@@ -128,7 +136,7 @@ class SyntheticRun:
             "entropy": 0.9 - 0.06 * round,
             "kl_ref": kl,
             "ess": 0.998 - 0.001 * round,
-            "mismatch/k3": 1e-5 * round,
+            "mismatch_k3": 1e-5 * round,
         }
         self._stage("logprob", {"logprobs": ("logprobs", _rows("logprobs", logprobs))}, 19.0, metrics, round=round)
         steps = [
