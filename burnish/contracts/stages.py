@@ -43,6 +43,9 @@ STAGES: dict[str, Stage] = {
             "validate",
             writes={"resolved": "config", "prompts": "prompts"},
             sections=_ALL,
+            # It reads files that no setting describes (jsonl tasks, sft.data, a local tokenizer); same content,
+            # same prompts, so the stages after it are remembered all the same.
+            remembered=False,
         ),
         Stage(
             "sft",

@@ -32,7 +32,8 @@ def score(
     With no scorers configured each prompt is scored by the one that fits its verifier. Aborted samples have no
     reward. Raises ConfigError, ContractError for a rollout whose prompt is missing, StageError.
     """
-    kinds = sorted({str(prompt.verifier.get("kind")) for prompt in prompts_by_id.values()})
+    # Demonstrations are imitated, not scored; those from a file have no verifier.
+    kinds = sorted({str(prompt.verifier.get("kind")) for prompt in prompts_by_id.values() if prompt.split != "sft"})
     scorers = config.scorers or default_scorers(kinds)
     with VerifierWorker(config.verifier_timeout_s) as worker:
         made = {scorer.name: make_scorer(scorer, worker) for scorer in scorers}

@@ -19,6 +19,7 @@ from burnish.rewards.format import FormatParams
 from burnish.rewards.scorer import APPLIES_TO, check_scorers, default_scorers
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
+from burnish.stages.sft_data import read_demonstrations
 from burnish.tasks import load_task
 
 _HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -45,7 +46,7 @@ def check(config: RunConfig) -> list[Prompt]:
     _check_model(config)
     check_scorers(config.reward)
     prompts = [prompt for task in config.tasks for prompt in load_task(task, config.seed)]
-    _check_demonstrations(config, prompts)
+    prompts += _demonstrations(config, prompts)
     _check_rewards(config, prompts)
     _check_think_tags(config)
     if config.model.path == "char":
@@ -89,22 +90,36 @@ def _check_model(config: RunConfig) -> None:
     raise ConfigError(f"model.path is {path!r}: {problem} {forms}{hint}")
 
 
-def _check_demonstrations(config: RunConfig, prompts: list[Prompt]) -> None:
+def _demonstrations(config: RunConfig, prompts: list[Prompt]) -> list[Prompt]:
+    """The rows of sft.data, if any; raises ConfigError when there is nothing to imitate."""
     if not config.sft.enabled:
-        return
-    if config.sft.data is not None:
-        if not Path(config.sft.data).is_file():
-            raise ConfigError(f"sft.data is {config.sft.data!r}: no such file; give the path of a jsonl file")
-        return
-    if not any(prompt.split == "sft" for prompt in prompts):
-        raise ConfigError(
-            "sft.enabled is true but there is nothing to imitate: set tasks.0.sft_size (and so on) above 0, "
-            "give sft.data, or set sft.enabled=false"
-        )
+        return []
+    if config.sft.data is None:
+        if not any(prompt.split == "sft" for prompt in prompts):
+            raise ConfigError(
+                "sft.enabled is true but there is nothing to imitate: set tasks.0.sft_size (and so on) above 0, "
+                "give sft.data, or set sft.enabled=false"
+            )
+        return []
+    rows = read_demonstrations(Path(config.sft.data))
+    held_out = {_question(prompt) for prompt in prompts if prompt.split == "eval"}
+    for row in rows:
+        if _question(row) in held_out:
+            raise ConfigError(
+                f"sft.data: row {row.prompt_id} asks the same as a held-out prompt, so evaluation would measure memory; "
+                "leave it out"
+            )
+    return rows
+
+
+def _question(prompt: Prompt) -> str:
+    """The last thing asked, without case and spacing."""
+    text = prompt.text if prompt.messages is None else prompt.messages[-1]["content"]
+    return " ".join((text or "").casefold().split())
 
 
 def _check_rewards(config: RunConfig, prompts: list[Prompt]) -> None:
-    kinds = {str(prompt.verifier.get("kind")): prompt.task for prompt in prompts}
+    kinds = {str(prompt.verifier.get("kind")): prompt.task for prompt in prompts if prompt.split != "sft"}
     default_scorers(sorted(kinds))
     weighted = [scorer for scorer in config.reward.scorers if scorer.weight]
     for kind, task in kinds.items() if config.reward.scorers else ():
