@@ -16,13 +16,14 @@ from burnish.models.load import save_policy
 
 _PAD, _EOS, _UNKNOWN = "<pad>", "<eos>", "<unk>"
 _CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
-_HEAD_DIM = 16
+# The smallest that vLLM has a kernel for.
+_HEAD_DIM = 32
 
 
 def make_char_model(folder: Path, *, layers: int, width: int, seed: int) -> Path:
     """Write a randomly initialised Llama with one token per ASCII character into `folder`; returns `folder`.
 
-    It has no chat template: prompts are raw text. Raises ConfigError when `width` is not a multiple of 16.
+    It has no chat template: prompts are raw text. Raises ConfigError when `width` is not a multiple of 32.
     """
     if width % _HEAD_DIM:
         raise ConfigError(f"model.width is {width}: it must be a multiple of {_HEAD_DIM}")

@@ -8,8 +8,6 @@ from transformers import PreTrainedTokenizerBase
 from burnish.contracts.errors import ContractError
 from burnish.contracts.records import Prompt
 
-IGNORED = -100
-
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[int]:
     """Token ids [P] of the prompt, up to where the assistant starts.
@@ -28,15 +26,15 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Prompt) -> list[in
 def render_demonstration(
     tokenizer: PreTrainedTokenizerBase, prompt: Prompt, eos_token_ids: frozenset[int]
 ) -> tuple[list[int], list[int]]:
-    """(input_ids [L], labels [L]) of a prompt and its demonstration; labels are -100 on the prompt.
+    """(input_ids [P], response_ids [R]) of a prompt and its demonstration; only response_ids are trained on.
 
-    The end-of-sequence token is always there and always labelled, also where it equals the padding token; what a
+    The last response id is always an end-of-sequence token, also where that equals the padding token; what a
     template adds behind it is cut. Raises ContractError: no demonstration, or a template that rewrites the prompt.
     """
     if not prompt.demonstration:
         raise ContractError(f"prompt {prompt.prompt_id}: it has no demonstration")
-    prompt_ids = render_prompt(tokenizer, prompt)
-    response = prompt.demonstration
+    input_ids = render_prompt(tokenizer, prompt)
+    response, ends = prompt.demonstration, []
     if prompt.messages is not None:
         before, whole = _chat(tokenizer, prompt, None), _chat(tokenizer, prompt, prompt.demonstration)
         if not whole.startswith(before):
@@ -46,12 +44,11 @@ def render_demonstration(
             )
         response = whole[len(before) :]
     response_ids: list[int] = tokenizer(response, add_special_tokens=False)["input_ids"]
-    ends = [index for index, token in enumerate(response_ids) if token in eos_token_ids]
-    if prompt.messages is not None and ends:
-        response_ids = response_ids[: ends[-1] + 1]
-    else:
-        response_ids = [*response_ids, _end(tokenizer, eos_token_ids)]
-    return prompt_ids + response_ids, [IGNORED] * len(prompt_ids) + response_ids
+    if prompt.messages is not None:
+        ends = [index for index, token in enumerate(response_ids) if token in eos_token_ids]
+    if ends:
+        return input_ids, response_ids[: ends[-1] + 1]
+    return input_ids, [*response_ids, _end(tokenizer, eos_token_ids)]
 
 
 def _chat(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str | None) -> str:

@@ -10,6 +10,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 _GROWTH = 64
 
+# transformers leaves this class without types.
+_LayerBase: Any = CacheLayerMixin
+
 
 class Prefix:
     """Keys and values of one prompt, [layers, heads, P, head_dim] each, and the logits after it, [vocab]."""
@@ -88,11 +91,11 @@ class SlotCache(Cache):
             self.values = torch.nn.functional.pad(self.values, (0, 0, 0, extra))
 
 
-class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class _SlotLayer(_LayerBase):
     """The view of one layer that transformers writes to."""
 
     def __init__(self, cache: SlotCache, index: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._cache, self._index = cache, index
         self.is_initialized = True
 

@@ -15,6 +15,7 @@ import torch
 
 from burnish.contracts.config import ModelConfig, RolloutConfig
 from burnish.contracts.errors import ConfigError
+from burnish.contracts.records import FinishReason
 from burnish.models.engine import Completion, Request, Sampling
 from burnish.models.load import load_tokenizer, read_eos_token_ids
 
@@ -100,5 +101,5 @@ def _completion(request_id: str, output: Any) -> Completion:
     drawn = [step.get(token) for token, step in zip(response_ids, output.logprobs or [], strict=False)]
     logprobs = [nan if entry is None or entry.logprob is None else float(entry.logprob) for entry in drawn]
     sound = bool(response_ids) and len(logprobs) == len(response_ids) and all(map(isfinite, logprobs))
-    reason = output.finish_reason if sound and output.finish_reason in ("stop", "length") else "abort"
+    reason: FinishReason = output.finish_reason if sound and output.finish_reason in ("stop", "length") else "abort"
     return Completion(request_id, response_ids, logprobs, reason)

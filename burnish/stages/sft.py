@@ -1,0 +1,76 @@
+"""sft: cold start on demonstrations; the result is policy version 0 and an empty trainer state.
+
+Without demonstrations the base model passes through unchanged.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+
+from burnish.contracts.errors import ConfigError
+from burnish.contracts.records import Prompt, iter_records
+from burnish.models.load import copy_policy, load_policy, resolve_base_model, save_policy
+from burnish.models.runtime import setup_torch
+from burnish.stages.entry import StageContext, StageResult
+from burnish.stages.progress import announce
+from burnish.stages.sft_batches import build_examples
+from burnish.stages.sft_data import SFT_DATA, read_demonstrations
+from burnish.stages.sft_training import Training
+
+
+def run(context: StageContext) -> StageResult:
+    """Write `policy` (version 0) and `trainer_state` (step 0).
+
+    Raises ConfigError when the base model cannot be found, StageError when the loss stops being finite.
+    """
+    config = context.config
+    device = setup_torch(config.runtime, context.seed)
+    base = resolve_base_model(config.model, seed=config.seed, scratch=context.workdir)
+    policy = context.output_dir("policy")
+    (context.output_dir("trainer_state") / "state.json").write_text(json.dumps({"step": 0}), "utf-8")
+    result = StageResult(metadata={"policy": {"policy_version": 0}, "trainer_state": {"step": 0}})
+    demonstrations = _demonstrations(context) if config.sft.enabled else []
+    if not demonstrations:
+        announce(f"{context.title}: no demonstrations, the base model is the first policy")
+        copy_policy(base, policy, trust_remote_code=config.model.trust_remote_code)
+        return result
+    model, tokenizer, eos_token_ids = load_policy(
+        base,
+        device=device,
+        attention=config.model.attention,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+    examples = build_examples(
+        tokenizer,
+        demonstrations,
+        eos_token_ids,
+        max_length=config.sft.max_length,
+        validation_fraction=config.sft.validation_fraction,
+        seed=config.seed,
+    )
+    if not examples.train:
+        raise ConfigError(f"sft.max_length is {config.sft.max_length}: every demonstration is longer; raise it")
+    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
+    training = Training(model, config.sft, examples, dtype=dtype, seed=config.seed)
+    training.fit(context.title)
+    save_policy(model, tokenizer, policy)
+    result.series, result.metrics = training.series, training.metrics()
+    result.counts = {"policy": {"demonstrations": len(examples.train) + len(examples.validation)}}
+    return result
+
+
+def _demonstrations(context: StageContext) -> list[Prompt]:
+    """Rows to imitate. The file that sft.data names replaces the tasks' own demonstrations."""
+    rows = iter_records(context.input_dir("prompts") / "prompts.parquet", Prompt)
+    found = [row for row in rows if row.split == "sft" and row.demonstration]
+    data = context.config.sft.data
+    if data is None:
+        return found
+    return [row for row in found if row.task == SFT_DATA] or read_demonstrations(Path(data))
+
+
+if __name__ == "__main__":
+    from burnish.stages.alone import stage_main
+
+    stage_main("sft")
