@@ -106,8 +106,8 @@ def _demonstrations(config: RunConfig, prompts: list[Prompt]) -> list[Prompt]:
     for row in rows:
         if _question(row) in held_out:
             raise ConfigError(
-                f"sft.data: row {row.prompt_id} asks the same as a held-out prompt, so evaluation would measure memory; "
-                "leave it out"
+                f"sft.data: row {row.prompt_id} asks the same as a held-out prompt, which evaluation would then "
+                "measure from memory; leave it out"
             )
     return rows
 
