@@ -118,8 +118,8 @@ class PolicyTrainer:
                 "look at the logprobs of this round"
             )
         loss.backward()
-        tally.loss += float(loss)
-        tally.policy_loss += float(policy_loss)
+        tally.loss += loss.item()
+        tally.policy_loss += policy_loss.item()
         tally.add(
             mask,
             ratio=surrogate.ratio,

@@ -50,6 +50,7 @@ class Workplace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.versions = {}
+        self.seeds = {}
 
     def folder(self, name):
         folder = self.path / name
@@ -68,6 +69,7 @@ class Workplace:
         for key, folder in source.items():
             shutil.copytree(folder, work / "in" / key)
         context = StageContext(stage, config.view(stage.sections), "r", round, "", None, manifests, work)
+        self.seeds[round] = context.seed
         result = module.run(context)
         for key in stage.writes:
             shutil.rmtree(self.path / key, ignore_errors=True)
