@@ -114,7 +114,7 @@ class S3Backend:
                 with self._explained(key):
                     response = self._client.get_object(self._bucket, self._prefix + key, offset=start, length=length)
                     with contextlib.closing(response):
-                        for piece in response.stream(_PIECE):
+                        for piece in response.stream(_PIECE, decode_content=False):
                             start, length = start + len(piece), length - len(piece)
                             failures = 0
                             yield piece

@@ -201,6 +201,9 @@ class Seaweed:
             "-s3.port.lance=0",
             "-master.telemetry=false",
             "-volume.preStopSeconds=0",
+            # Relative to the home: its full path may be too long for a socket.
+            "-s3.localSocket=s3.sock",
+            "-filer.localSocket=filer.sock",
             # Left alone it plans with gigabyte volumes and as few as fit the free space: too few for two buckets on
             # a small disk. Volumes grow as they are written, so a high number of them costs nothing.
             "-master.volumeSizeLimitMB=512",
