@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -34,15 +33,6 @@ def backend(environment: dict[str, str]) -> S3Backend:
         access_key=environment["AWS_ACCESS_KEY_ID"],
         secret_key=environment["AWS_SECRET_ACCESS_KEY"],
     )
-
-
-def until(condition, seconds: float = 15.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def running(pid: int) -> bool:
