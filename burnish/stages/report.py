@@ -164,13 +164,16 @@ class _Reader:
         wanted = [blob for blob in manifest.blobs if blob.path.endswith(ending)] if manifest else []
         if manifest is None or not wanted:
             return None
-        folder = self.scratch / manifest.digest[:16] / wanted[0].sha256[:16]
-        try:
-            self.store.fetch(manifest.model_copy(update={"blobs": wanted[:1]}), folder)
-        except BurnishError as error:
-            self.notes.append(str(error))
-            return None
-        return folder / wanted[0].path
+        folder = self.scratch / manifest.digest / wanted[0].sha256
+        path = folder / wanted[0].path
+        # Two stages may have written the same artifact: equal policies, evaluations of them.
+        if not path.exists():
+            try:
+                self.store.fetch(manifest.model_copy(update={"blobs": wanted[:1]}), folder)
+            except BurnishError as error:
+                self.notes.append(str(error))
+                return None
+        return path
 
 
 if __name__ == "__main__":
