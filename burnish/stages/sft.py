@@ -4,7 +4,6 @@ Without demonstrations the base model passes through unchanged.
 """
 
 import json
-from pathlib import Path
 
 import torch
 
@@ -15,7 +14,7 @@ from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
 from burnish.stages.sft_batches import build_examples
-from burnish.stages.sft_data import SFT_DATA, read_demonstrations
+from burnish.stages.sft_data import SFT_DATA
 from burnish.stages.sft_training import Training
 
 
@@ -61,13 +60,10 @@ def run(context: StageContext) -> StageResult:
 
 
 def _demonstrations(context: StageContext) -> list[Prompt]:
-    """Rows to imitate. The file that sft.data names replaces the tasks' own demonstrations."""
+    """Rows to imitate; those of the file that sft.data names replace the tasks' own."""
+    from_file = context.config.sft.data is not None
     rows = iter_records(context.input_dir("prompts") / "prompts.parquet", Prompt)
-    found = [row for row in rows if row.split == "sft" and row.demonstration]
-    data = context.config.sft.data
-    if data is None:
-        return found
-    return [row for row in found if row.task == SFT_DATA] or read_demonstrations(Path(data))
+    return [row for row in rows if row.split == "sft" and row.demonstration and (row.task == SFT_DATA) == from_file]
 
 
 if __name__ == "__main__":

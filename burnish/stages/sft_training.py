@@ -44,14 +44,14 @@ class Training:
         """
         started = time.perf_counter()
         total = self._steps_per_epoch * self._settings.epochs
-        self._best_loss = self._validation_loss()
+        self._best_loss = self.validation_loss()
         best_weights, waited = self._weights() if self._examples.validation else None, 0
         for step, batch in enumerate(progress(self._batches(), total, title, "steps")):
             row = self._step(step, total, batch)
             self.series.append(row)
             if (step + 1) % self._steps_per_epoch:
                 continue
-            loss = row["val_loss"] = self._validation_loss()
+            loss = row["val_loss"] = self.validation_loss()
             if loss is None or self._best_loss is None:
                 continue
             if loss < self._best_loss:
@@ -102,7 +102,7 @@ class Training:
             group["lr"] = lr
         self._optimizer.zero_grad(set_to_none=True)
         loss = 0.0
-        for part in self._mean_losses(batch):
+        for part in self.mean_losses(batch):
             torch.autograd.backward(part)
             loss += part.item()
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.max_grad_norm).item()
@@ -113,12 +113,12 @@ class Training:
         return {"step": float(step + 1), "loss": loss, "lr": lr, "grad_norm": norm, "val_loss": None}
 
     @torch.no_grad()
-    def _validation_loss(self) -> float | None:
+    def validation_loss(self) -> float | None:
         """Mean negative logprob of the held-back tokens; None when nothing is held back."""
         held_back = self._examples.validation
-        return sum(part.item() for part in self._mean_losses(held_back)) if held_back else None
+        return sum(part.item() for part in self.mean_losses(held_back)) if held_back else None
 
-    def _mean_losses(self, examples: list[Example]) -> Iterator[torch.Tensor]:
+    def mean_losses(self, examples: list[Example]) -> Iterator[torch.Tensor]:
         """The micro-batches' shares of the mean over all labelled tokens of `examples`; they add up to it."""
         tokens = sum(len(example.response_ids) for example in examples)
         budget = self._settings.token_budget

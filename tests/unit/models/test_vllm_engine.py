@@ -1,0 +1,76 @@
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.contracts.errors import ConfigError
+from burnish.models.engine import Request, Sampling, open_engine
+from burnish.models.vllm_engine import _completion
+
+HERE = importlib.util.find_spec("vllm") is not None
+CPU = torch.device("cpu")
+
+
+def output(token_ids, logprobs, finish_reason="stop"):
+    steps = [
+        {} if value is None else {token: SimpleNamespace(logprob=value)}
+        for token, value in zip(token_ids, logprobs, strict=False)
+    ]
+    return SimpleNamespace(token_ids=token_ids, logprobs=steps, finish_reason=finish_reason)
+
+
+def test_a_whole_output_becomes_a_completion():
+    found = _completion("a", output([5, 6], [-0.5, -0.25], "length"))
+    assert (found.response_ids, found.logprobs, found.finish_reason) == ([5, 6], [-0.5, -0.25], "length")
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "logprobs", "reason"),
+    [
+        ([5, 6, 7], [-0.5, None, -0.2], "stop"),
+        ([5, 6], [-0.5, float("nan")], "stop"),
+        ([5, 6], [-0.5], "stop"),
+        ([], [], "stop"),
+        ([5], [-0.5], "abort"),
+        ([5], [-0.5], None),
+    ],
+)
+def test_a_missing_or_non_finite_logprob_aborts_the_sample(token_ids, logprobs, reason):
+    assert _completion("a", output(token_ids, logprobs, reason)).finish_reason == "abort"
+
+
+@pytest.mark.skipif(HERE, reason="vLLM is installed")
+def test_without_vllm_the_error_names_the_ways_out(char_folder):
+    with pytest.raises(ConfigError, match=r"rollout\.engine=hf"):
+        open_engine(char_folder, model=ModelConfig(), rollout=RolloutConfig(engine="vllm"), device=CPU, max_length=32)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="vLLM is not installed here")
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_trainers_model(vllm_engine, char_policy, temperature):
+    asked = [
+        Request(f"{text}/{seed}", char_policy.tokenizer(text)["input_ids"], (1 << 62) + seed)
+        for text in ("3+4=", "12*3-1=")
+        for seed in range(4)
+    ]
+    drawn = {c.request_id: c for c in vllm_engine.generate(asked, Sampling(temperature, 12))}
+    assert drawn.keys() == {request.request_id for request in asked}
+    for request in asked:
+        completion = drawn[request.request_id]
+        ids = torch.tensor([request.input_ids + completion.response_ids])
+        with torch.no_grad():
+            logits = char_policy.model(ids).logits[0, len(request.input_ids) - 1 : -1]
+        expected = torch.log_softmax(logits / temperature, -1).gather(1, ids[0, len(request.input_ids) :, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-3, rtol=0)
+        ended = completion.response_ids[-1] in char_policy.eos_token_ids
+        assert completion.finish_reason == ("stop" if ended else "length")
+
+
+@pytest.fixture(scope="module")
+def vllm_engine(char_folder):
+    return open_engine(
+        char_folder, model=ModelConfig(), rollout=RolloutConfig(engine="vllm"), device=CPU, max_length=32
+    )
