@@ -261,6 +261,7 @@ class Zygote:
         """Take a serving child's two pipes out of the loop, blocking again, for another process."""
         assert peer.questions is not None
         assert peer.answer is not None
+        assert not peer.answers  # it cannot have said anything before its job was flushed
         pipes = [peer.questions, peer.answer]
         for descriptor in pipes:
             with contextlib.suppress(KeyError):

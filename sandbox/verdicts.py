@@ -196,7 +196,7 @@ def _compared(answer: dict[str, Any], expected: Any) -> str:
         return "wrong" if answer.get("raised") == "UnsupportedValue" else _raised(answer)
     try:
         return "passed" if _equal(values.decode(answer["value"]), expected) else "wrong"
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, RecursionError, OverflowError):
         return "wrong"
 
 

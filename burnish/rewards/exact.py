@@ -7,6 +7,7 @@ the last line, or with what follows the line's last `:` or `=`, or `answer is`.
 """
 
 import re
+import string
 from decimal import Decimal, InvalidOperation
 
 from burnish.contracts.config import ScorerConfig
@@ -15,11 +16,11 @@ from burnish.rewards.scorer import Sample
 from burnish.rewards.worker import VerifierWorker
 
 # What may follow an answer without making it wrong: full stops, quotes, brackets, markdown, end-of-sequence tokens.
-_TRAILER = re.compile(r"(?:[\s.!?,;:*_`\"'”’)\]}$]|<\|im_end\|>|<\|endoftext\|>|</s>|</answer>)+\Z")
-_LEADER = re.compile(r"\A[\s*_`\"'“‘(\[{$]+")
+_TRAILING, _TAGS = string.whitespace + ".!?,;:*_`\"'”’)]}$", ("<|im_end|>", "<|endoftext|>", "</s>", "</answer>")
+_LEADING = string.whitespace + "*_`\"'“‘([{$"
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _LAST_NUMBER = re.compile(rf"(?<![\w.,])({_NUMBER})\Z")
-_INTRODUCTION = re.compile(r".*(?::|=|\banswer is\b|<answer>)", re.IGNORECASE)
+_INTRODUCTION = re.compile(r"\A.*(?::|=|\banswer is\b|<answer>)", re.IGNORECASE)
 
 
 class ExactScorer:
@@ -36,7 +37,7 @@ class ExactScorer:
 
 def ends_with_answer(response: str, answer: str) -> bool:
     """Whether `response` ends with `answer` by the rule at the top of this file."""
-    said = _TRAILER.sub("", response)
+    said = _without_trailer(response)
     number = _as_number(_bare(answer))
     if number is not None:
         # "5-2" ends with the number 2, not -2: a sign after a digit is an operator.
@@ -48,8 +49,20 @@ def ends_with_answer(response: str, answer: str) -> bool:
 
 
 def _bare(text: str) -> str:
-    stripped = _LEADER.sub("", _TRAILER.sub("", text))
-    return " ".join(stripped.casefold().split())
+    return " ".join(_without_trailer(text).lstrip(_LEADING).casefold().split())
+
+
+def _without_trailer(text: str) -> str:
+    # Not a regular expression: on a long run of full stops in mid-text those take quadratic time.
+    while (shorter := _without_tag(text.rstrip(_TRAILING))) != text:
+        text = shorter
+    return text
+
+
+def _without_tag(text: str) -> str:
+    for tag in _TAGS:
+        text = text.removesuffix(tag)
+    return text
 
 
 def _as_number(text: str) -> Decimal | None:

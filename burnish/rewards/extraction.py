@@ -6,7 +6,7 @@ By lines only: parsing foreign code is left to the sandbox.
 import re
 import textwrap
 
-_FENCE = re.compile(r"```[ \t]*([A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```[^\n`]*(?=\n)(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
 _CODE_LINE = re.compile(r"(def |async def |class |import |from \w[\w.]* import |@)")
 # A line at the margin that belongs to a program; anything else there is the model talking.
 _MARGIN_LINE = re.compile(
@@ -22,7 +22,7 @@ def extract_code(response: str, entry_point: str | None = None, context: str = "
     cut off by the length limit counts. Without the definition, the code continues `context`.
     """
     defines = re.compile(rf"^(async )?def {re.escape(entry_point)}\b", re.MULTILINE) if entry_point else None
-    blocks = [match.group(2) for match in _FENCE.finditer(response)]
+    blocks = [match.group(1).removeprefix("\n") for match in _FENCE.finditer(response)]
     if blocks:
         code = next((block for block in blocks if defines and defines.search(block)), blocks[0])
     elif defines is None or defines.search(response):
@@ -49,9 +49,11 @@ def _program_lines(text: str, opening: re.Pattern[str]) -> str:
 def _continuation(text: str) -> str:
     """The rest of a function's body: everything up to the first line back at the margin."""
     kept: list[str] = []
+    begun = False
     for line in text.splitlines():
-        if any(kept) and line[:1].strip():
+        if begun and line[:1].strip():
             break
+        begun = begun or bool(line.strip())
         kept.append(line)
     return _indented("\n".join(kept))
 

@@ -11,8 +11,7 @@ from burnish.rewards.params import NoParams, read_params
 from burnish.rewards.scorer import Sample
 from burnish.rewards.worker import VerifierWorker
 
-_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_INTRODUCTION = re.compile(r".*(?:=|\banswer is:?|\banswer:)", re.IGNORECASE)
+_INTRODUCTION = re.compile(r"\A.*(?:=|\banswer is:?|\banswer:)", re.IGNORECASE)
 
 
 class GymScorer:
@@ -32,8 +31,9 @@ class GymScorer:
 
 def final_answer(response: str) -> str:
     """The part of `response` that is scored, by the rule at the top of this file."""
-    tagged = _TAG.findall(response)
-    if tagged:
-        return str(tagged[-1]).strip()
+    before, closed, _ = response.rpartition("</answer>")
+    _, opened, answer = before.rpartition("<answer>")
+    if opened and closed:
+        return answer.strip()
     lines = [line for line in response.splitlines() if line.strip()]
     return _INTRODUCTION.sub("", lines[-1]).strip().removesuffix(".") if lines else ""

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from samples import prompt as make_prompt
 from samples import rollout, scored
@@ -6,6 +8,7 @@ from burnish.contracts.config import RewardConfig, ScorerConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Execution
 from burnish.rewards.exact import ends_with_answer
+from burnish.rewards.extraction import extract_code
 from burnish.rewards.format import well_formed_thinking
 from burnish.rewards.gym import final_answer
 from burnish.rewards.scorer import check_scorers, default_scorers
@@ -120,3 +123,17 @@ def test_without_scorers_each_kind_of_verifier_has_its_own():
 def test_the_helpers_make_valid_rows():
     rollout("x").check()
     make_prompt(kind="exact").check()
+
+
+@pytest.mark.parametrize(
+    "filler", [".", "!", " ", "1", "1,", "=", "answer is ", "<answer>", "-1", "\n", "```", "``` ", "a"]
+)
+def test_long_degenerate_responses_are_judged_in_no_time(filler):
+    text = filler * (200_000 // len(filler)) + "x"
+    started = time.monotonic()
+    for answer in ("7", "Paris"):
+        assert not ends_with_answer(text, answer)
+    final_answer(text)
+    well_formed_thinking(text, "<think>", "</think>")
+    extract_code(text, "f")
+    assert time.monotonic() - started < 5
