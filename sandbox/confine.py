@@ -4,12 +4,15 @@ Nothing here can be undone by the process itself; `escapes` tries the doors from
 """
 
 import ctypes
+import fcntl
 import math
 import os
+import platform
 import resource
 import socket
 import sys
 import sysconfig
+from dataclasses import dataclass
 
 from sandbox import landlock, seccomp
 from sandbox.limits import Limits
@@ -41,17 +44,42 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def confine(limits: Limits, paths: list[str], *, change_user: bool) -> None:
+@dataclass(frozen=True)
+class Confinement:
+    """What can be got ready once, before the forks."""
+
+    ruleset: int | None
+    """Landlock's descriptor, None where the kernel has no Landlock."""
+    system_calls: bytes | None
+    """The filter, None where the kernel has no filters."""
+    change_user: bool
+    address_space: int
+    """Bytes that the bare interpreter has mapped already."""
+
+
+def prepare() -> Confinement:
+    """Get ready to confine processes forked from this one. Raises OSError."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    return Confinement(
+        ruleset=_out_of_the_way(landlock.reading_ruleset(readable_paths())) if landlock.abi() else None,
+        system_calls=seccomp.build_filter(platform.machine()) if not seccomp.missing() else None,
+        change_user=can_change_user(),
+        address_space=pages * resource.getpagesize(),
+    )
+
+
+def confine(limits: Limits, prepared: Confinement) -> None:
     """Confine this process for good; what the kernel lacks is left out. Raises OSError when a step fails."""
     os.environ.clear()
     os.chdir("/")
     os.umask(0o077)
-    _set_limits(limits)
-    _drop_privileges(change_user)
-    if landlock.abi():
-        landlock.restrict_to_reading(paths)
-    if not seccomp.missing():
-        seccomp.install()
+    _set_limits(limits, prepared.address_space)
+    _drop_privileges(prepared.change_user)
+    if prepared.ruleset is not None:
+        landlock.restrict_self(prepared.ruleset)
+    if prepared.system_calls is not None:
+        seccomp.install(prepared.system_calls)
 
 
 def escapes() -> list[str]:
@@ -90,9 +118,16 @@ def can_change_user() -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _set_limits(limits: Limits) -> None:
+def _out_of_the_way(descriptor: int) -> int:
+    """The same at a number above all that a new process is given."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 200)
+    os.close(descriptor)
+    return moved
+
+
+def _set_limits(limits: Limits, address_space: int) -> None:
     cpu = math.ceil(limits.wall_s) + 1
-    memory = _address_space() + limits.memory_mb * 2**20
+    memory = address_space + limits.memory_mb * 2**20
     for kind, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu),
@@ -106,12 +141,6 @@ def _set_limits(limits: Limits) -> None:
         hard = resource.getrlimit(kind)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (bound, bound))
-
-
-def _address_space() -> int:
-    """Bytes of address space that the bare interpreter has mapped already."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 def _drop_privileges(change_user: bool) -> None:

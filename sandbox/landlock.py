@@ -20,11 +20,10 @@ def abi() -> int:
     return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
 
 
-def restrict_to_reading(paths: Iterable[str]) -> None:
-    """Leave this process the right to read below `paths`; no other file can be opened, made or removed.
+def reading_ruleset(paths: Iterable[str]) -> int:
+    """A descriptor of the rules: files below `paths` can be read, no other file can be opened, made or removed.
 
-    Needs no_new_privs. On newer kernels TCP (ABI 4) and signals and abstract sockets to the outside (ABI 6) go
-    too. Raises OSError.
+    On newer kernels TCP (ABI 4) and signals and abstract sockets to the outside (ABI 6) go too. Raises OSError.
     """
     version = abi()
     # 13 rights in ABI 1, then REFER (2), TRUNCATE (3), IOCTL_DEV (5)
@@ -35,12 +34,15 @@ def restrict_to_reading(paths: Iterable[str]) -> None:
     if version >= 6:
         attributes += struct.pack("Q", _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
     ruleset = _checked("create ruleset", _CREATE_RULESET, attributes, len(attributes), 0)
-    try:
-        for path in paths:
-            _allow_reading(ruleset, path)
-        _checked("restrict self", _RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
+    for path in paths:
+        _allow_reading(ruleset, path)
+    return ruleset
+
+
+def restrict_self(ruleset: int) -> None:
+    """Put this process under the rules for good, and close them. Needs no_new_privs. Raises OSError."""
+    _checked("restrict self", _RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
 
 
 def _allow_reading(ruleset: int, path: str) -> None:

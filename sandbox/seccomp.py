@@ -86,9 +86,8 @@ def build_filter(machine: str) -> bytes:
     return b"".join([*program, _instruction(_RETURN, _RET_EPERM)])
 
 
-def install() -> None:
-    """Filter this process from now on. Needs no_new_privs. Raises OSError."""
-    code = build_filter(platform.machine())
+def install(code: bytes) -> None:
+    """Filter this process by `build_filter`'s program from now on. Needs no_new_privs. Raises OSError."""
     buffer = ctypes.create_string_buffer(code, len(code))
     # struct sock_fprog {unsigned short len; struct sock_filter *filter;}
     header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))

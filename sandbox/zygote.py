@@ -18,7 +18,7 @@ import traceback
 from typing import Any
 
 from sandbox import harness
-from sandbox.confine import can_change_user, confine, die_with_parent, escapes, missing_protections, readable_paths
+from sandbox.confine import Confinement, confine, die_with_parent, escapes, missing_protections, prepare
 from sandbox.limits import Limits
 
 MAX_MESSAGE = 65536
@@ -38,16 +38,15 @@ def main(descriptor: int) -> None:
     # Nothing below the stage's own packages is importable from here on.
     sys.path = [path for path in sys.path if "site-packages" not in path and path not in {"", os.getcwd()}]
     control = socket.socket(fileno=descriptor)
-    change_user, paths = can_change_user(), readable_paths()
-    missing = missing_protections()
-    found = [] if missing else _try_the_doors(paths, change_user)
+    prepared, missing = prepare(), missing_protections()
+    found = [] if missing else _try_the_doors(prepared)
     gc.collect()
     gc.freeze()
     control.send(json.dumps({"missing": missing, "escapes": found}).encode())
-    _serve(control, paths, change_user)
+    _serve(control, prepared)
 
 
-def _serve(control: socket.socket, paths: list[str], change_user: bool) -> None:
+def _serve(control: socket.socket, prepared: Confinement) -> None:
     children: dict[int, int] = {}  # job -> pid
     jobs: dict[int, int] = {}  # pidfd -> job
     poller = select.poll()
@@ -73,7 +72,7 @@ def _serve(control: socket.socket, paths: list[str], change_user: bool) -> None:
                 if message["kill"] in children:
                     _kill_group(children[message["kill"]])
                 continue
-            pid = _fork(descriptors, Limits(**message["limits"]), paths, change_user)
+            pid = _fork(descriptors, Limits(**message["limits"]), prepared)
             for received in descriptors:
                 os.close(received)
             pidfd = os.pidfd_open(pid)
@@ -81,7 +80,7 @@ def _serve(control: socket.socket, paths: list[str], change_user: bool) -> None:
             poller.register(pidfd, select.POLLIN)
 
 
-def _fork(descriptors: list[int], limits: Limits, paths: list[str], change_user: bool) -> int:
+def _fork(descriptors: list[int], limits: Limits, prepared: Confinement) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -93,9 +92,11 @@ def _fork(descriptors: list[int], limits: Limits, paths: list[str], change_user:
         high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 100) for descriptor in descriptors]
         for number, descriptor in enumerate(high):
             os.dup2(descriptor, number)
-        os.closerange(len(high), 1 << 16)
+        kept = len(high) if prepared.ruleset is None else prepared.ruleset
+        os.closerange(len(high), kept)
+        os.closerange(kept + 1, 1 << 16)
         random.seed(0)  # Python reseeds after a fork; the same program must do the same thing every time
-        harness.run(lambda: confine(limits, paths, change_user=change_user))
+        harness.run(lambda: confine(limits, prepared))
     except SystemExit as end:
         os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
     except BaseException:
@@ -104,12 +105,12 @@ def _fork(descriptors: list[int], limits: Limits, paths: list[str], change_user:
     os._exit(0)
 
 
-def _try_the_doors(paths: list[str], change_user: bool) -> list[str]:
+def _try_the_doors(prepared: Confinement) -> list[str]:
     """Confine a process and let it try: protections that are there but do not protect count as missing."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        confine(Limits(), paths, change_user=change_user)
+        confine(Limits(), prepared)
         os.write(write, json.dumps(escapes()).encode())
         os._exit(0)
     os.close(write)
