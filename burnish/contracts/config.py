@@ -122,7 +122,7 @@ class ExecuteConfig(Section):
 
 class ScorerConfig(Section):
     name: str
-    """`exact`, `math`, `code`, `format` or `length`."""
+    """`exact`, `math`, `reasoning_gym`, `code`, `format` or `length`."""
     weight: float = 1.0
     """Factor in the weighted sum. 0: computed and shown, not trained on."""
     gate: bool = False
