@@ -20,7 +20,7 @@ ROUND = ("rollout", "logprob", "update")
 _TASK = "side-by-side"
 
 
-def run_round(work: Workload, folder: Path, *, one_process: bool = False) -> dict[str, Any]:
+def run_round(work: Workload, folder: Path, *, share_prompt: bool, one_process: bool) -> dict[str, Any]:
     """Run one round in the empty `folder` and return its figures: seconds by phase, overhead, peak memory, lengths.
 
     `one_process` runs the stages in this process, which is quicker and says nothing about memory.
@@ -32,13 +32,13 @@ def run_round(work: Workload, folder: Path, *, one_process: bool = False) -> dic
     manifests = folder / "manifests"
     manifests.mkdir(parents=True)
     config = folder / "config.yaml"
-    config.write_text(_config(work), "utf-8")
+    config.write_text(_config(work, share_prompt), "utf-8")
     _publish_inputs(work, store, folder)
     stages: dict[str, dict[str, Any]] = {}
     for stage in ROUND:
         if stage == "update":
             _publish_rewards(store, folder)
-        stages[stage] = _run(stage, config, manifests, one_process)
+        stages[stage] = _run(stage, config, manifests, work.clock, one_process)
     seconds = {phase: value for stage in stages.values() for phase, value in stage["seconds"].items()}
     return {
         "steps": [seconds],
@@ -49,15 +49,13 @@ def run_round(work: Workload, folder: Path, *, one_process: bool = False) -> dic
     }
 
 
-def _run(stage: str, config: Path, manifests: Path, one_process: bool) -> dict[str, Any]:
+def _run(stage: str, config: Path, manifests: Path, clock: str, one_process: bool) -> dict[str, Any]:
     if one_process:
         import burnish_stage
 
-        here = burnish_stage.run(stage, config, manifests)
-        # The start of this process is not the stage's.
-        return here | {"overhead": here["overhead"] - here["timings"]["start"]}
+        return burnish_stage.run(stage, config, manifests, clock)
     script = Path(__file__).with_name("burnish_stage.py")
-    command = [sys.executable, str(script), stage, str(config), str(manifests)]
+    command = [sys.executable, str(script), stage, str(config), str(manifests), clock]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"error: stage {stage} failed")
@@ -65,7 +63,7 @@ def _run(stage: str, config: Path, manifests: Path, one_process: bool) -> dict[s
     return result
 
 
-def _config(work: Workload) -> str:
+def _config(work: Workload, share_prompt: bool) -> str:
     return f"""\
 name: {_TASK}
 seed: {work.seed}
@@ -86,6 +84,7 @@ update:
   clip_low: {work.clip}
   clip_high: {work.clip}
   max_grad_norm: {work.max_grad_norm}
+  share_prompt: {str(share_prompt).lower()}
 runtime: {{device: cpu, threads: {work.threads}}}
 """
 

@@ -1,36 +1,37 @@
 """One of Burnish's stages as it is, with a clock around the functions that do its work.
 
-Usage: python burnish_stage.py STAGE CONFIG.yaml MANIFESTS, a folder of <artifact name>.json. The last line of its
-output is JSON: seconds by phase; what is in none of them is starting, loading and saving.
+Usage: python burnish_stage.py STAGE CONFIG.yaml MANIFESTS CLOCK; MANIFESTS is a folder of <artifact name>.json. The
+last line of its output is JSON: seconds by phase; what is in none of them is starting, loading and saving.
 """
 
 import contextlib
 import importlib
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from workload import peak_memory_mb, report
+from workload import CLOCKS, lifetime, peak_memory_mb, report
 
 from burnish.contracts.stages import STAGES
 from burnish.stages.entry import run_stage
 
 # Where each stage's work is done. Finding out what a model allows and planning its batches belong to it.
 _WORK = {
-    "rollout": ("burnish.models.sampling", ()),
+    "rollout": ("burnish.stages.rollout", ("sample_prompts",)),
     "logprob": ("burnish.stages.logprob", ("probe_model", "plan_batches", "token_logprobs")),
     "update": ("burnish.stages.update", ("probe_model", "PolicyTrainer.step")),
 }
 
 
-def run(stage: str, config: Path, manifests: Path) -> dict[str, Any]:
-    """Run `stage` in round 1 of the run `benchmark`; returns seconds by phase and the process's peak memory."""
+def run(stage: str, config: Path, manifests: Path, clock: str) -> dict[str, Any]:
+    """Run `stage` in round 1 of the run `benchmark`; returns seconds by phase, the rest, and the peak memory so far."""
     seconds: dict[str, float] = defaultdict(float)
-    with _clocks(stage, seconds):
+    now = CLOCKS[clock]
+    started = now()
+    with _clocks(stage, seconds, now):
         record = run_stage(
             stage,
             config_path=str(config),
@@ -39,11 +40,9 @@ def run(stage: str, config: Path, manifests: Path) -> dict[str, Any]:
             outputs={name: str(manifests / f"{name}.json") for name in STAGES[stage].writes},
             round=1,
         )
-    if stage == "rollout":
-        seconds["generation"] = float(record.metrics["seconds"] or 0.0)
     return {
         "seconds": dict(seconds),
-        "overhead": record.timings["total"] - sum(seconds.values()),
+        "overhead": now() - started - sum(seconds.values()),
         "timings": record.timings,
         "metrics": record.metrics,
         "peak_mb": peak_memory_mb(),
@@ -51,7 +50,7 @@ def run(stage: str, config: Path, manifests: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _clocks(stage: str, seconds: dict[str, float]) -> Iterator[None]:
+def _clocks(stage: str, seconds: dict[str, float], now: Callable[[], float]) -> Iterator[None]:
     module_name, functions = _WORK[stage]
     module = importlib.import_module(module_name)
     phases = iter(("update",) if stage == "update" else ("old_logprob", "ref_logprob"))
@@ -63,12 +62,22 @@ def _clocks(stage: str, seconds: dict[str, float]) -> Iterator[None]:
             # Every model is probed once, before anything else: first the policy, then the reference.
             if name == "probe_model":
                 phase = next(phases)
-            started = time.perf_counter()
+            started = now()
             result = function(*args, **kwargs)
-            seconds[phase] += time.perf_counter() - started
+            seconds[phase] += now() - started
             return result
 
-        return call
+        def rows(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            drawn = function(*args, **kwargs)
+            while True:
+                started = now()
+                row = next(drawn, None)
+                seconds["generation"] += now() - started
+                if row is None:
+                    return
+                yield row
+
+        return rows if stage == "rollout" else call
 
     with contextlib.ExitStack() as stack:
         for name in functions:
@@ -79,4 +88,6 @@ def _clocks(stage: str, seconds: dict[str, float]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    report(run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
+    start = lifetime(sys.argv[4])
+    result = run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    report(result | {"overhead": start + result["overhead"]})

@@ -5,8 +5,8 @@ Usage: python trl_side.py WORKLOAD.json MICRO_BATCH CHECKPOINTING(0|1) STEPS
 
 import sys
 import tempfile
-import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +14,35 @@ import torch
 import transformers
 import trl
 from datasets import Dataset
-from workload import Workload, peak_memory_mb, report, reward_of
+from workload import CLOCKS, Workload, lifetime, peak_memory_mb, report, reward_of
 
 
 class TimedTrainer(trl.GRPOTrainer):
     """GRPOTrainer as it is, with a clock around its own methods and its own pass for the old logprobs switched on."""
 
+    now: Callable[[], float]
     seconds: dict[str, float]
     step_seconds: list[dict[str, float]]
     lengths: set[tuple[int, int]]
+    num_iterations: int
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         if self._step % self.args.gradient_accumulation_steps == 0:
             self.seconds = defaultdict(float)
-            self._started = time.perf_counter()
+            self._started = self.now()
         return super().training_step(*args, **kwargs)
 
     def finish_step(self) -> None:
         """Called once the optimizer has stepped: what is neither sampling nor scoring is the update."""
-        total = time.perf_counter() - self._started
+        total = self.now() - self._started
         before = self.seconds["generation"] + self.seconds["old_logprob"] + self.seconds["ref_logprob"]
         self.seconds["update"] = total - before - self.seconds["other"]
         self.step_seconds.append(dict(self.seconds))
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
+        started = self.now()
         completion_ids, logprobs = super()._generate_single_turn(*args, **kwargs)
-        self.seconds["generation"] += time.perf_counter() - started
+        self.seconds["generation"] += self.now() - started
         prompt_ids = args[0]
         self.lengths |= {
             (len(prompt), len(completion)) for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
@@ -51,19 +53,19 @@ class TimedTrainer(trl.GRPOTrainer):
         # With one optimizer step a generation TRL takes the first forward pass for the old logprobs and saves a pass.
         # Two iterations make it compute them; nothing else in this method reads the number.
         once, self.num_iterations = self.num_iterations, 2
-        started = time.perf_counter()
+        started = self.now()
         result = super()._generate_and_score_completions(*args, **kwargs)
         self.num_iterations = once
         timed = self.seconds["generation"] + self.seconds["old_logprob"] + self.seconds["ref_logprob"]
-        self.seconds["other"] = time.perf_counter() - started - timed
+        self.seconds["other"] = self.now() - started - timed
         return result
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
+        started = self.now()
         result = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         if not torch.is_grad_enabled():
             name = "ref_logprob" if model is self.ref_model else "old_logprob"
-            self.seconds[name] += time.perf_counter() - started
+            self.seconds[name] += self.now() - started
         return result
 
 
@@ -114,15 +116,15 @@ def main() -> None:
             train_dataset=Dataset.from_dict({"prompt": prompts}),
             callbacks=[clock],
         )
+        trainer.now = CLOCKS[work.clock]
         trainer.step_seconds, trainer.lengths, trainer.seconds = [], set(), defaultdict(float)
         clock.trainer = trainer
-        loaded = time.perf_counter()
         trainer.train()
-        whole = time.perf_counter() - loaded
+    work_seconds = sum(sum(step.values()) for step in trainer.step_seconds)
     report(
         {
             "steps": trainer.step_seconds,
-            "overhead": _process_age() - whole,
+            "overhead": lifetime(work.clock) - work_seconds,
             "peak_mb": peak_memory_mb(),
             "lengths": sorted(trainer.lengths),
             "threads": torch.get_num_threads(),
@@ -140,13 +142,6 @@ def _half_are_good(group: int) -> Any:
         return [reward_of(index % group) for index in range(len(completions))]
 
     return reward
-
-
-def _process_age() -> float:
-    import os
-
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import burnish_side
-from workload import Workload, questions
+from workload import CLOCKS, Workload, questions
 
-# TRL's default trades time for memory by activation checkpointing; `trl` is the faster one without.
-SIDES = ("trl", "trl-checkpointing", "burnish")
+# TRL's default trades time for memory by activation checkpointing; `trl` is the faster one without. `burnish-unshared`
+# runs every completion's prompt again, which shows what sharing it is worth.
+SIDES = ("trl", "trl-checkpointing", "burnish", "burnish-unshared")
 _HERE = Path(__file__).parent
 
 
@@ -40,6 +41,7 @@ def main() -> None:
             samples_per_prompt=given.samples,
             new_tokens=given.new_tokens,
             threads=given.threads,
+            clock=given.clock,
             seed=0,
         )
         runs = []
@@ -65,7 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trl-python", default=sys.executable, help="Python of the environment that has trl")
     parser.add_argument("--small", action="store_true", help="a tiny character-level model: the harness, in a minute")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES[:3]))
     parser.add_argument("--repeats", type=int, default=3, help="rounds of turns")
     parser.add_argument("--steps", type=int, default=1, help="optimizer steps in a TRL process; its first is included")
     parser.add_argument("--prompts", type=int, default=8)
@@ -74,6 +76,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--padding-words", type=int, default=0, help="words of context in front of each question")
     parser.add_argument("--trl-micro-batch", type=int, default=8, help="per_device_train_batch_size")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--clock", choices=CLOCKS, default="wall", help="cpu: CPU seconds, for a machine that is shared"
+    )
     parser.add_argument("--one-process", action="store_true", help="Burnish's stages in this process; quicker")
     parser.add_argument("--scratch", type=Path, help="where models and stores are put meanwhile")
     parser.add_argument("--json", type=Path, help="write everything measured here")
@@ -99,8 +104,9 @@ def _make_models(model: str, scratch: Path, one_process: bool) -> None:
 
 
 def _measure(side: str, work: Workload, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    if side == "burnish":
-        return burnish_side.run_round(work, folder, one_process=given.one_process)
+    if side.startswith("burnish"):
+        share = side != "burnish-unshared"
+        return burnish_side.run_round(work, folder, share_prompt=share, one_process=given.one_process)
     path = folder / "workload.json"
     work.save(path)
     checkpointing = str(int(side == "trl-checkpointing"))
@@ -121,7 +127,7 @@ def _check_equal_work(work: Workload, runs: list[dict[str, Any]]) -> None:
 
 
 def _medians(runs: list[dict[str, Any]]) -> dict[str, float]:
-    steps = [_sums(step, skips_old=run["side"] != "burnish") for run in runs for step in run["steps"]]
+    steps = [_sums(step, skips_old=run["side"].startswith("trl")) for run in runs for step in run["steps"]]
     figures = {name: statistics.median(step[name] for step in steps) for name in steps[0]}
     return figures | {name: statistics.median(run[name] for run in runs) for name in ("overhead", "peak_mb")}
 
