@@ -94,7 +94,7 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(span))
     step = next((factor * power for factor in (1, 2, 5, 10) if factor * power >= span), 10 * power)
     first = math.ceil(low / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [float(f"{index * step:.12g}") for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def format_value(value: float, unit: str = "") -> str:

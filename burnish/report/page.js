@@ -65,6 +65,11 @@ function responseText(item) {
   return item.tokens ? item.tokens.join("") : item.text;
 }
 
+// The end-of-sequence token that a stopped response ends with is no part of what it says.
+function said(item) {
+  return item.tokens && item.finish === "stop" ? item.tokens.slice(0, -1).join("") : responseText(item);
+}
+
 // Chat marks such as <|im_end|> say nothing in a list.
 function plain(text) {
   return text.replace(/<\|[^|>]*\|>(system|user|assistant)?/g, " ").replace(/\s+/g, " ").trim();
@@ -146,7 +151,7 @@ function startBrowser(root) {
     const marked = [...(item.flags || []), ...(item.verdicts || []).filter((verdict) => verdict !== "passed")];
     return element("button", { "aria-current": item === state.open, on: { click: () => { open(item); } } },
       reward(item.reward),
-      element("span", { class: "snippet" }, plain(responseText(item)).slice(0, 200) || "(empty)"),
+      element("span", { class: "snippet" }, plain(said(item)).slice(0, 200) || "(empty)"),
       marked.length ? element("span", { class: "tag alarm" }, marked[0]) : null);
   }
 

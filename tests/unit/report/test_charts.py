@@ -49,6 +49,10 @@ def test_ticks_are_inside_the_range_and_there_are_at_least_two(low, span):
     assert found[-1] <= high + 1e-6 * span + 1e-9
 
 
+def test_ticks_of_tiny_values_do_not_collapse_to_zero():
+    assert ticks(0.5e-14, 6e-14, 5) == [2e-14, 4e-14, 6e-14]
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [(0.25, "share", "25%"), (1e-5, "", "1.0e-5"), (0.0, "", "0"), (1234.0, "", "1234"), (0.12345, "", "0.123")],
