@@ -17,7 +17,7 @@ from pathlib import Path
 from burnish.contracts.artifacts import Kind, Lineage, StageRecord
 from burnish.contracts.config import RunConfig
 from burnish.contracts.evaluation import Evaluation, PromptOutcome, Score
-from burnish.contracts.loading import parse_config
+from burnish.contracts.loading import dump_config, parse_config
 from burnish.contracts.records import Execution, Logprob, Record, Reward, Rollout, write_records
 from burnish.maths.passk import bootstrap_interval, pass_at_k
 from burnish.store import ArtifactStore, open_store
@@ -89,7 +89,8 @@ class SyntheticRun:
                 HOSTILE + " ".join(f"{n} add{n}\n{n}\nadd{n}" for n in range(201)) + "I think plus makes the sum of is"
             )
             self.tokenizer.encode("The sum. def not sure lambda y return x")
-            self._stage("validate", {"resolved": ("config", {})}, 0.4)
+            resolved = {"config.yaml": lambda path: path.write_text(dump_config(self.config))}
+            self._stage("validate", {"resolved": ("config", resolved)}, 0.4)
             evaluations = {label: self._evaluation(label) for label in ("before", "after")}
             policy = {
                 "policy": ("policy", {"tokenizer.json": self.tokenizer.save, "model.safetensors": _bytes(400_000)})
