@@ -44,8 +44,9 @@ for (const figure of document.querySelectorAll("[data-chart]")) {
     for (const [key, value] of [["x1", place(x)], ["x2", place(x)], ["y1", 8], ["y2", 164]]) cursor.setAttribute(key, value);
     svg.append(cursor);
     figure.append(tip);
-    const left = svg.offsetLeft + place(x) * scale + 8;
-    tip.style.top = `${box.top - figure.getBoundingClientRect().top + 8}px`;
+    const frame = figure.getBoundingClientRect();
+    const left = box.left - frame.left + place(x) * scale + 8;
+    tip.style.top = `${box.top - frame.top + 8}px`;
     tip.style.left = `${left + tip.offsetWidth > figure.offsetWidth ? left - tip.offsetWidth - 16 : left}px`;
   });
   svg.addEventListener("pointerleave", leave);
