@@ -19,7 +19,7 @@ from burnish.models.probe import ModelTraits
 DEFAULT_CHUNK_TOKENS = 512
 
 # A CPU is busy with this many tokens at a time; more of them take memory and gain nothing.
-_CPU_TOKENS = 1024
+_CPU_TOKENS = 512
 
 
 def plan_batches(
