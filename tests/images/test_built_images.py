@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 HARDENED = {
     "user": "41234:0",
     "read_only": True,
-    "tmpfs": {"/tmp": "size=512m"},
+    "tmpfs": {"/tmp": "size=1g"},
     "network_mode": "none",
     "cap_drop": ["ALL"],
     "security_opt": ["no-new-privileges"],
@@ -51,6 +51,26 @@ with Sandbox() as box:
     for program in programs:
         result = box.run_tests(program, spec)
         print(*result.verdicts, result.degraded)
+"""
+
+
+VLLM = """
+import json, pathlib, torch
+from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.models.char import make_char_model
+from burnish.models.engine import Request, Sampling, open_engine
+from burnish.models.load import load_policy
+folder = make_char_model(pathlib.Path("/tmp/model"), layers=2, width=64, seed=0)
+settings = {"model": ModelConfig(path="char"), "rollout": RolloutConfig(engine="vllm"), "device": torch.device("cpu")}
+engine = open_engine(folder, **settings, max_length=64)
+prompt = [5, 6, 7]
+model, apart = load_policy(folder).model, []
+requests = [Request(str(number), prompt, number) for number in range(4)]
+for done in engine.generate(requests, Sampling(temperature=0.7, max_new_tokens=8)):
+    logits = model(torch.tensor([prompt + done.response_ids])).logits[0, len(prompt) - 1 : -1] / 0.7
+    ours = logits.log_softmax(-1).gather(-1, torch.tensor(done.response_ids)[:, None])[:, 0]
+    apart.append((ours - torch.tensor(done.logprobs)).abs().max().item())
+print(json.dumps(apart))
 """
 
 
@@ -115,6 +135,14 @@ def test_model_written_code_is_confined_in_an_unprivileged_container(daemon, ima
     assert len(lines) == 4
     for line in lines[1:]:
         assert line in {"error False", "refused False"}
+
+
+@pytest.mark.slow
+@with_image("rollout", "evaluate")
+def test_vllm_samples_in_an_unprivileged_container_and_its_logprobs_are_the_model_s(daemon, image, stage):
+    apart = json.loads(run(daemon, image, VLLM).splitlines()[-1])
+    assert len(apart) == 4
+    assert max(apart) < 1e-4
 
 
 def constraints(stage):
