@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check images clean
+.PHONY: help run test check golden images clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -34,8 +34,11 @@ check: $(VENV)/.dev ## lint, types and import rules only
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+golden: $(VENV)/.local ## write the golden IR anew, after a wanted change of the DAG
+	$(BIN)/burnish compile examples/quickstart.yaml -o pipelines/compiled/quickstart.yaml
+
 images: ## build the stage images with the local Docker daemon
-	docker/build.sh
+	$(PYTHON) docker/build.py
 
 clean: ## remove the environment and all local runs
 	rm -rf $(VENV) .burnish

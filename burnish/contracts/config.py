@@ -258,7 +258,7 @@ class RunConfig(Section):
     """Rounds by which the sampling policy may lag the trained one. 0: on-policy."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The base model."""
-    tasks: list[TaskConfig] = Field(default_factory=lambda: [TaskConfig(source="sums")], min_length=1)
+    tasks: list[TaskConfig] = Field(default_factory=lambda: [TaskConfig(source="sums", sft_size=32)], min_length=1)
     """What is trained on and evaluated."""
     sft: SftConfig = Field(default_factory=SftConfig)
     """Cold start."""
