@@ -39,7 +39,8 @@ def run(context: StageContext) -> StageResult:
         view.records,
         context.run_id,
         context.config,
-        status="FAILED" if status == "failed" else "FINISHED",
+        # Nothing runs after the exit handler: a run that is not finished by now was killed.
+        status="FINISHED" if status == "finished" else "FAILED",
         files=[folder / PAGE, folder / "config.yaml"],
     )
     if result and result.problem:

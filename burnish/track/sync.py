@@ -130,10 +130,9 @@ def metric_name(record: StageRecord, key: str) -> str:
     """`eval/before/pass_at_1` for evaluations, `<stage>/<key>` otherwise, in characters that MLflow allows."""
     if record.stage == "evaluate":
         return _legal("/".join(part for part in ("eval", record.label, key) if part))
-    # A per-round figure must not share a name with a per-step curve: their steps mean different things.
-    in_series = any(key in row for row in record.series)
-    if in_series:
-        return _legal(f"{record.stage}/round/{key}")
+    # A figure of the whole stage must not share a name with a per-step curve: their steps mean different things.
+    if any(key in row for row in record.series):
+        return _legal(f"{record.stage}/{'stage' if record.round is None else 'round'}/{key}")
     return _legal(key if key.startswith(f"{record.stage}/") else f"{record.stage}/{key}")
 
 
