@@ -78,14 +78,13 @@ def test_a_forbidden_token_adds_nothing_to_the_entropy():
     assert entropy.item() == pytest.approx(math.log(2), abs=1e-6)
 
 
-@pytest.mark.parametrize(("mode", "ratio"), [("processed", 1.0), ("raw", 2.0)])
-def test_the_sampler_s_temperature_decides_the_ratio(mode, ratio):
-    # Two tokens whose raw odds make the T=.6 probability of the first twice its T=1 probability have ratio 2 when the
-    # sampler recorded raw logprobs: why rollouts must say `processed`.
-    odds = torch.linspace(-5, 0, 2001)
-    gap = (torch.sigmoid(odds) / torch.sigmoid(odds / 0.6) - 2).abs().argmin()
-    logits = torch.tensor([[float(odds[gap]), 0.0]])
-    processed, _ = logprobs_and_entropy(logits / 0.6, torch.tensor([0]))
+def test_raw_logprobs_of_a_tempered_sampler_would_bias_the_ratio():
+    # Odds x = e^(1/.6) : 1 at T=.6 are e : 1 at T=1. A sampler that records the latter is off by this factor on the
+    # very first token, which is why rollouts must say `processed`.
+    logits = torch.tensor([[1.0, 0.0]])
+    trainer, _ = logprobs_and_entropy(logits / 0.6, torch.tensor([0]))
     raw, _ = logprobs_and_entropy(logits, torch.tensor([0]))
-    recorded = processed if mode == "processed" else raw
-    assert max(float((recorded - processed).exp()), 1.0) == pytest.approx(ratio, abs=1e-2)
+    odds, tempered = math.e, math.exp(1 / 0.6)
+    expected = (tempered / (1 + tempered)) / (odds / (1 + odds))
+    assert truncated_importance_weights(trainer, raw, cap=9.0).item() == pytest.approx(expected, rel=1e-5)
+    assert expected > 1.1

@@ -117,6 +117,17 @@ def test_every_completion_is_divided_by_its_own_temperature():
         torch.testing.assert_close(entropy.double(), expected_entropy, atol=1e-5, rtol=1e-5)
 
 
+def test_bfloat16_layers_stay_near_and_leave_weights_and_gradients_in_float32():
+    model, samples = llama(), groups()
+    (batch,) = plan_batches(probe_model(model), samples, token_budget=512, share_prompt=True)
+    exact, _ = token_logprobs(model, batch)
+    logprobs, entropy = token_logprobs(model, batch, dtype=torch.bfloat16)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    assert 0 < (logprobs - exact).abs().max().item() < 0.3
+    logprobs.sum().backward()
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
+
+
 def test_sharing_runs_the_prompt_once_and_never_the_last_token():
     samples = [Sample(list(range(20)), [1, 2, 3]) for _ in range(8)]
     (batch,) = plan_batches(probe_model(llama()), samples, token_budget=512, share_prompt=True)
@@ -176,7 +187,7 @@ def test_the_fused_head_matches_the_naive_one_in_loss_and_gradient(chunk_tokens,
         torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-4)
 
 
-def test_the_fused_head_refuses_a_gradient_through_the_entropy():
+def test_the_entropy_is_a_measurement_without_a_gradient():
     hidden, weight = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
     _, entropy = head_logprobs(hidden, weight, None, torch.tensor([0, 1, 2]), torch.ones(3), 2)
     assert not entropy.requires_grad
