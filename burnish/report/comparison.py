@@ -38,13 +38,15 @@ class Row:
 
 
 def compare(evaluations: Mapping[str, Evaluation]) -> list[Row]:
-    """One row per task and k that either evaluation has; overall rows first, k rising."""
+    """One row per task and k that either evaluation has; overall rows first, k rising. A sole task is overall."""
     before, after = evaluations.get("before"), evaluations.get("after")
     scores = {
         label: {(score.task, score.k): score for score in evaluation.scores} if evaluation else {}
         for label, evaluation in (("before", before), ("after", after))
     }
     keys = sorted({*scores["before"], *scores["after"]}, key=lambda key: (key[0] is not None, key[0] or "", key[1]))
+    if len({task for task, _ in keys}) == 2:
+        keys = [key for key in keys if key[0] is None]
     return [
         Row(
             task,

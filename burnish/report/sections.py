@@ -50,10 +50,7 @@ def result_section(view: RunView) -> str:
     rows = compare(view.evaluations)
     if not rows:
         return ""
-    overall = [row for row in rows if row.task is None]
-    by_task = [row for row in rows if row.task is not None]
-    shown = overall + (by_task if len({row.task for row in by_task}) > 1 else [])
-    body = "".join(_result_row(row) for row in shown)
+    body = "".join(_result_row(row) for row in rows)
     details = []
     for label, evaluation in sorted(view.evaluations.items(), reverse=True):
         parts = [f"{len(evaluation.outcomes)} prompts × {evaluation.samples}", f"T = {evaluation.temperature:g}"]

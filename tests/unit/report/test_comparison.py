@@ -66,3 +66,12 @@ def test_a_run_without_the_second_evaluation_has_no_change_to_report():
     assert rows[0].change is None
     assert "not measured both before and after" in verdict(rows[0])
     assert headline(compare({})) == "There is no evaluation to compare."
+
+
+def test_a_sole_task_is_not_listed_twice():
+    found = evaluation("before", [4, 4])
+    scores = [found.scores[0], found.scores[0].model_copy(update={"task": "sums"})]
+    assert [row.task for row in compare({"before": found.model_copy(update={"scores": scores})})] == [None]
+    scores.append(found.scores[0].model_copy(update={"task": "code"}))
+    rows = compare({"before": found.model_copy(update={"scores": scores})})
+    assert [row.task for row in rows] == [None, "code", "sums"]
