@@ -69,7 +69,7 @@ class _HeadLogprobs(torch.autograd.Function):
         matrix = weight.to(hidden.dtype) if hidden.is_cuda else weight
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if need_weight else None
+        grad_weight: Tensor | None = None
         grad_bias = torch.zeros_like(bias) if need_bias and bias is not None else None
         for start in range(0, len(targets), ctx.chunk_tokens):
             chunk = slice(start, start + ctx.chunk_tokens)
@@ -86,8 +86,8 @@ class _HeadLogprobs(torch.autograd.Function):
             grad_logits = grad_logits.to(matrix.dtype)
             if grad_hidden is not None:
                 grad_hidden[chunk] = grad_logits @ matrix
-            if grad_weight is not None:
-                _add_product(grad_weight, grad_logits.T, hidden[chunk].to(matrix.dtype))
+            if need_weight:
+                grad_weight = _add_product(grad_weight, grad_logits.T, hidden[chunk].to(matrix.dtype))
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
@@ -102,8 +102,9 @@ def _logits(hidden: Tensor, matrix: Tensor, bias: Tensor | None, temperatures: T
     return logits.div_(temperatures.unsqueeze(-1))
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    if right.dtype == torch.float32:
-        total.addmm_(left, right)
-    else:
-        total += torch.mm(left, right, out_dtype=torch.float32)
+def _add_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """total + left @ right in float32, in place where there is a total."""
+    if right.dtype != torch.float32:
+        product = torch.mm(left, right, out_dtype=torch.float32)
+        return product if total is None else total.add_(product)
+    return left @ right if total is None else total.addmm_(left, right)
