@@ -13,6 +13,9 @@ from burnish.contracts.loading import load_config
 from pipelines.placement import ClusterPlacement
 from pipelines.train import build_pipeline, compact_config, unplaced
 
+# Containers outlive the client that started them; the label is how `burnish run` finds what to remove.
+RUN_LABEL = "burnish.run_id"
+
 
 def main() -> None:
     """Run the DAG to its end; exits 1 when a stage failed."""
@@ -46,7 +49,10 @@ def _docker_runner(request: dict[str, Any]) -> Any:
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
         mounts=[{"Type": "bind", "Source": str(cache), "Target": str(cache)}],
-        labels={"burnish.run_id": request["run_id"]},
+        labels={RUN_LABEL: request["run_id"]},
+        init=True,
+        pids_limit=2048,
+        shm_size="1g",
     )
 
 

@@ -27,3 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last finished stage", file=sys.stderr)
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

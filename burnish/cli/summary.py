@@ -42,7 +42,7 @@ _COLUMNS = (
     ("reward", "reward/mean"),
     ("logprob", "kl_ref"),
     ("logprob", "entropy"),
-    ("rollout", "response_length/mean"),
+    ("rollout", "response_length_mean"),
     ("update", "clip_fraction"),
     ("logprob", "ess"),
 )
