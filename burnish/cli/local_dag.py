@@ -9,12 +9,10 @@ from typing import Any
 
 from kfp import local
 
+from burnish.cli.containers import RUN_LABEL
 from burnish.contracts.loading import load_config
 from pipelines.placement import ClusterPlacement
 from pipelines.train import build_pipeline, compact_config, unplaced
-
-# Containers outlive the client that started them; the label is how `burnish run` finds what to remove.
-RUN_LABEL = "burnish.run_id"
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from burnish.cli.console import follow
+from burnish.cli.containers import check_daemon, remove_containers
 from burnish.cli.home import Home, run_id_of
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.cli.summary import print_summary
@@ -46,7 +47,7 @@ def handle(given: argparse.Namespace) -> int:
     config = config_of(given)
     check_task_budget(config.rounds)
     if given.runner == "docker":
-        _check_docker()
+        check_daemon()
     home = Home.default(given.home)
     run_id = run_id_of(config)
     run_dir = home.run_dir(run_id)
@@ -109,33 +110,7 @@ def _run_dag(
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         if given.runner == "docker":
-            _remove_containers(run_id)
-
-
-def _check_docker() -> None:
-    try:
-        import docker
-        from docker.errors import DockerException
-    except ImportError:
-        raise BurnishError("--runner docker needs the docker package: pip install 'burnish[local]'") from None
-    try:
-        docker.from_env().ping()
-    except DockerException as error:
-        raise BurnishError(
-            f"--runner docker: no Docker daemon answers ({' '.join(str(error).split())[:150]}); "
-            "start one, or set DOCKER_HOST"
-        ) from None
-
-
-def _remove_containers(run_id: str) -> None:
-    """Containers go on when KFP's runner is killed; a second run must not meet one that still writes."""
-    import docker
-
-    from burnish.cli.local_dag import RUN_LABEL
-
-    client = docker.from_env()
-    for container in client.containers.list(all=True, filters={"label": f"{RUN_LABEL}={run_id}"}):
-        container.remove(force=True)
+            remove_containers(run_id)
 
 
 def _conclude(status: int, unfinished: str | None, records: list[StageRecord], run_dir: Path, home: Home) -> int:
