@@ -36,7 +36,9 @@ def database(tmp_path_factory):
 
 
 @pytest.fixture
-def send(database, monkeypatch):
+def send(database, monkeypatch, tmp_path):
+    # Without a server, MLflow puts artifacts into the working directory.
+    monkeypatch.chdir(tmp_path)
     for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
