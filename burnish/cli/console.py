@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterable
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,15 +12,23 @@ from rich.status import Status
 from burnish.stages.progress import MARK
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_KFP_FAILURE = re.compile(r"Task '([^']+)' finished with status FAILURE")
 
 
-def follow(lines: Iterable[str], log: TextIO) -> str | None:
-    """Copy `lines` to `log` and show the marked ones, live on a terminal, plain otherwise.
+class Ending(NamedTuple):
+    """How the DAG's output ended."""
 
-    Returns the title of the stage that started and did not finish, if any.
-    """
+    unfinished: str | None
+    """Stage that started and did not finish; KFP's name for one that was killed before it could say that it started."""
+    error: str | None
+    """The first error a stage printed."""
+
+
+def follow(lines: Iterable[str], log: TextIO) -> Ending:
+    """Copy `lines` to `log` and show the marked ones, live on a terminal, plain otherwise."""
     console = Console(highlight=False)
-    running: str | None = None
+    unfinished: list[str] = []
+    error: str | None = None
     started = time.monotonic()
     with Status("starting", console=console) if console.is_terminal else _NoStatus() as status:
         for line in lines:
@@ -30,10 +38,11 @@ def follow(lines: Iterable[str], log: TextIO) -> str | None:
             if text.startswith(MARK):
                 title, _, rest = text.removeprefix(MARK).partition(": ")
                 if rest == "started":
-                    running = title
+                    unfinished.append(title)
                     status.update(escape(f"{title} …"))
                 elif rest.startswith(("done", "result is known")):
-                    running = None
+                    if title in unfinished:
+                        unfinished.remove(title)
                     total = time.monotonic() - started
                     line = escape(f"{title:<24} {rest:<32}")
                     console.print(f"[green]✓[/] {line} [dim]{total:6.0f} s[/]")
@@ -42,8 +51,10 @@ def follow(lines: Iterable[str], log: TextIO) -> str | None:
                     if not console.is_terminal:
                         console.print(f"  {title}: {rest}", markup=False)
             elif text.startswith("error: "):
-                console.print(text, style="red", markup=False)
-    return running
+                error = error or text.removeprefix("error: ")
+            elif (failure := _KFP_FAILURE.search(text)) and not unfinished:
+                unfinished.append(failure[1])
+    return Ending(unfinished[0] if unfinished else None, error)
 
 
 class _NoStatus:

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from burnish.cli.console import follow
+from burnish.cli.console import Ending, follow
 from burnish.cli.containers import check_daemon, remove_containers
 from burnish.cli.home import Home, run_id_of
 from burnish.cli.settings import add_config_arguments, config_of
@@ -21,7 +22,7 @@ from burnish.contracts.errors import BurnishError
 from burnish.contracts.loading import dump_config
 from burnish.contracts.stages import check_task_budget
 from burnish.stages.component import SUPERVISOR_VARIABLE
-from burnish.store import open_store
+from burnish.store import ArtifactStore, open_store
 from burnish.store.seaweed import start_seaweed
 from burnish.track.local_server import start_mlflow
 
@@ -58,11 +59,12 @@ def handle(given: argparse.Namespace) -> int:
         _point_latest(home, run_id)
         environment = _start_services(given, home, services)
         os.environ.update(environment)
+        store = open_store()
         print(f"run {run_id}: {config.rounds} rounds, log {_shown(run_dir / 'run.log')}", flush=True)
-        status, unfinished = _run_dag(given, config, run_id, run_dir, environment)
-        records = open_store().run_records(run_id)
-        _save_report(records, run_dir)
-        return _conclude(status, unfinished, records, run_dir, home)
+        status, ending = _run_dag(given, config, run_id, run_dir, environment)
+        records = store.run_records(run_id)
+        _save_report(store, records, run_dir)
+        return _conclude(status, ending, records, run_dir, home)
 
 
 def _start_services(given: argparse.Namespace, home: Home, services: ExitStack) -> dict[str, str]:
@@ -77,8 +79,8 @@ def _start_services(given: argparse.Namespace, home: Home, services: ExitStack) 
 
 def _run_dag(
     given: argparse.Namespace, config: RunConfig, run_id: str, run_dir: Path, environment: dict[str, str]
-) -> tuple[int, str | None]:
-    """Run the DAG in a child process; returns its status and the title of the stage that was left unfinished."""
+) -> tuple[int, Ending]:
+    """Run the DAG in a child process; returns its exit status and how its output ended."""
     request = {
         "run_id": run_id,
         "config": str(run_dir / "config.yaml"),
@@ -103,8 +105,8 @@ def _run_dag(
         child.stdin.write(json.dumps(request))
         child.stdin.close()
         with (run_dir / "run.log").open("a", encoding="utf-8") as log:
-            unfinished = follow(child.stdout, log)
-        return child.wait(), unfinished
+            ending = follow(child.stdout, log)
+        return child.wait(), ending
     finally:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
@@ -113,7 +115,7 @@ def _run_dag(
             remove_containers(run_id)
 
 
-def _conclude(status: int, unfinished: str | None, records: list[StageRecord], run_dir: Path, home: Home) -> int:
+def _conclude(status: int, ending: Ending, records: list[StageRecord], run_dir: Path, home: Home) -> int:
     failed = [record for record in records if record.error]
     if status == 0 and not failed:
         print_summary(records)
@@ -123,19 +125,24 @@ def _conclude(status: int, unfinished: str | None, records: list[StageRecord], r
     print(f"mlflow  {_shown(home.root / 'mlflow.db')}; `burnish ui{_home_flag(home)}` opens it and the report")
     if failed:
         raise BurnishError(f"{failed[0].title}: {failed[0].error}")
+    if status != 0 and ending.error:
+        raise BurnishError(f"{ending.unfinished or 'a stage'}: {ending.error}")
     if status != 0:
-        where = f"{unfinished} ended without a result (killed, or out of memory)" if unfinished else "the DAG failed"
+        where = f"{ending.unfinished or 'the DAG'} ended without a result (killed, or out of memory)"
         raise BurnishError(f"{where}; see {_shown(run_dir / 'run.log')}; the same command goes on from there")
     return 0
 
 
-def _save_report(records: list[StageRecord], run_dir: Path) -> None:
+def _save_report(store: ArtifactStore, records: list[StageRecord], run_dir: Path) -> None:
     for record in records:
         if record.stage == "report" and "report" in record.outputs:
-            store = open_store()
-            store.fetch(store.get_manifest(record.outputs["report"]), run_dir / "report")
-            for file in (run_dir / "report").iterdir():
-                os.replace(file, run_dir / file.name)
+            with tempfile.TemporaryDirectory(prefix="burnish-report-") as folder:
+                # Fetched files are read-only links into the cache; people get files of their own.
+                store.fetch(store.get_manifest(record.outputs["report"]), Path(folder) / "files")
+                for file in (Path(folder) / "files").iterdir():
+                    draft = run_dir / f".{file.name}.part"
+                    draft.write_bytes(file.read_bytes())
+                    draft.replace(run_dir / file.name)
 
 
 def _point_latest(home: Home, run_id: str) -> None:

@@ -24,14 +24,18 @@ KFP_OUTPUT = """\
 
 def test_the_log_has_everything_and_the_terminal_what_people_follow(capsys):
     log = io.StringIO()
-    unfinished = follow(KFP_OUTPUT.splitlines(keepends=True), log)
+    ending = follow(KFP_OUTPUT.splitlines(keepends=True), log)
     assert log.getvalue() == KFP_OUTPUT
     shown = capsys.readouterr().out
     assert "round 1 - rollout: 8/16 sequences" in shown
     assert "done in 5.0 s" in shown
-    assert "error: update.learning_rate is -1" in shown
     assert "something a library printed" not in shown
-    assert unfinished == "round 1 - update"
+    assert ending == ("round 1 - update", "update.learning_rate is -1")
+
+
+def test_a_stage_killed_before_it_spoke_is_named_by_kfp():
+    line = "15:00:00 - ERROR - Task \x1b[96m'sft'\x1b[0m finished with status \x1b[91mFAILURE\x1b[0m\n"
+    assert follow([line], io.StringIO()) == ("sft", None)
 
 
 def test_markup_in_model_text_is_not_interpreted(capsys):

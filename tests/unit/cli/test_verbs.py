@@ -29,7 +29,14 @@ def test_the_help_of_run_lists_the_settings(capsys):
 def test_plan_shows_settings_dag_tasks_and_size(capsys):
     code, out, _ = call(capsys, "plan", "name=demo", "rounds=2", "update.preset=dapo")
     assert code == 0
-    for line in ("clip_high: 0.28", "round 2", "policy 1", "tasks        15 of at most 40", "IR  ", "optimizer    2 steps"):
+    for line in (
+        "clip_high: 0.28",
+        "round 2",
+        "policy 1",
+        "tasks        15 of at most 40",
+        "IR  ",
+        "optimizer    2 steps",
+    ):
         assert line in out
 
 
