@@ -20,7 +20,7 @@ from pathlib import Path
 from burnish.contracts.errors import StoreError
 
 BUCKETS = ("burnish", "mlflow")
-_READY_SECONDS = 30
+_READY_SECONDS = 120
 _STOP_SECONDS = 10
 _LEAST_FREE_BYTES = 1 << 30
 _PORTS = (
