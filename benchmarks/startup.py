@@ -18,7 +18,7 @@ from burnish.contracts.stages import STAGES
 _TASK = "import kfp.dsl.executor_main, burnish.stages.component, burnish.store.s3"
 _ENVIRONMENT = {"_KFP_RUNTIME": "true"}
 
-_MODELS = "import torch; from transformers import AutoModelForCausalLM, AutoTokenizer"
+_MODELS = "import torch; from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel"
 _BASELINES = {"python": "pass", "harness": _TASK, "torch": "import torch", "torch + transformers": _MODELS}
 
 
