@@ -39,17 +39,18 @@ def handle(given: argparse.Namespace) -> int:
 def draw_dag(config: RunConfig) -> str:
     """The DAG in text; rounds in the middle are left out."""
     lines = ["validate -> sft -+-> evaluate - before"]
+    trunk = lines[0].index("+")
     shown = [1, 2, config.rounds] if config.rounds > 3 else list(range(1, config.rounds + 1))
     for index, round in enumerate(shown):
         if index and round - shown[index - 1] > 1:
-            lines.append("                  ...")
+            lines.append(" " * trunk + "...")
         source = max(0, round - 1 - config.max_staleness)
-        lines.append(f"   round {round:<3}     +-> rollout (policy {source}) -+-> execute -> reward -+")
-        lines.append(
-            "                  |                         |                      +-> update -> policy " + str(round)
-        )
-        lines.append("                  |                         +-> logprob -----------+")
+        head = f"  round {round}".ljust(trunk) + f"+-> rollout (policy {source}) -"
+        upper, lower = head + "+-> execute -> reward -", " " * trunk + "|"
+        lines.append(upper + "+")
+        lines.append(lower.ljust(len(head)) + "|".ljust(len(upper) - len(head)) + f"+-> update -> policy {round}")
+        lines.append(lower.ljust(len(head)) + "+-> logprob ".ljust(len(upper) - len(head), "-") + "+")
     if config.rounds:
-        lines.append("                  +-> evaluate - after")
+        lines.append(" " * trunk + "+-> evaluate - after")
     lines.append("report (exit handler, always)\n")
     return "\n".join(lines)

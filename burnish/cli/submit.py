@@ -1,6 +1,7 @@
 """`burnish submit`: upload the pipeline to a Kubeflow Pipelines server and start a run of it."""
 
 import argparse
+import hashlib
 import json
 import os
 import tempfile
@@ -43,7 +44,7 @@ def handle(given: argparse.Namespace) -> int:
             "namespace": given.namespace,
             "experiment": given.experiment,
             "pipeline": path.stem,
-            "version": run_id,
+            "version": f"{config.name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}",
             "run": run_id,
             "parameters": {"run_id": run_id},
             "ir_bytes": size,

@@ -249,7 +249,7 @@ class RunConfig(Section):
     schema_version: Literal[1] = 1
     """Version of this file's layout."""
     name: str = Field("run", pattern=r"^[a-z0-9]([a-z0-9-]{0,60}[a-z0-9])?$")
-    """Name of the run: lower-case letters, digits and dashes. The same name continues the same run."""
+    """Name of the run: lower-case letters, digits and dashes. Same name and settings continue the same run."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seed of everything random."""
     rounds: int = Field(4, ge=0)
