@@ -20,6 +20,8 @@ from sandbox.spec import AssertTest, CallTest, Spec, StdioTest
 _HEAD = 2000
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 
+_OUTPUT = "output"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -126,7 +128,7 @@ class _Run:
             answer = self._answer(child)
             verdicts.append(_ended(child, True) if answer is None else _compared(answer, test.expected))
         self._finish(child)
-        return verdicts
+        return [_OUTPUT] * len(tests) if child.cause == _OUTPUT else verdicts
 
     def _stdio(self, test: StdioTest) -> str:
         child = self._start({"role": "program", "code": self._code}, test.stdin.encode("utf-8", "replace"))
@@ -155,6 +157,9 @@ class _Run:
         confined, said = self._answer(checker), self._answer(checker)
         self._finish(checker)
         self._finish(program)
+        # An answer may overtake the kill for too much output; only at the end is all of it counted.
+        if _OUTPUT in (program.cause, checker.cause):
+            return _OUTPUT
         # Said by the one process that holds no foreign code.
         outcome = said.get("outcome") if said else None
         if outcome == "ended" or outcome is None:

@@ -267,3 +267,11 @@ def test_output_heads_are_text_whatever_was_written(sandbox):
     assert result.stdout.endswith("abc")
     assert result.stderr == "oops"
     result.stdout.encode("utf-8")
+
+
+@pytest.mark.parametrize("test", ["calls", "assertions"])
+def test_too_much_output_counts_however_quickly_the_answer_follows(sandbox, test):
+    # The kill races with the answer: the verdict must not depend on which of them wins.
+    calls = parse_spec({"tests": [{"args": [1, 2], "expected": 3}], "entry_point": "add"})
+    code = "def add(a, b):\n    print('x' * 200_000)\n    return 3"
+    assert {verdicts(sandbox, code, CHECK if test == "assertions" else calls) for _ in range(60)} == {("output",)}
