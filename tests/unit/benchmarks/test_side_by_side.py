@@ -3,8 +3,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "trl_side_by_side.py"
 
 
@@ -12,7 +10,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_our_half_runs_a_whole_round_and_reports_every_phase(tmp_path):
     file = tmp_path / "figures.json"
     small = ["--small", "--one-process", "--threads", "1", "--prompts", "2", "--samples", "4", "--new-tokens", "7"]
