@@ -34,6 +34,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     verify = actions.add_parser("verify", help="hash every blob again; exit status 4 when something is wrong")
     verify.add_argument("run", nargs="?", help="only what this run wrote")
     verify.add_argument("--json", action="store_true", help="JSON on standard output")
+    verify.add_argument(
+        "--delete", action="store_true", help="delete what is corrupt: the run's own command then makes it again"
+    )
     verify.set_defaults(handler=handle_verify)
 
     gc = actions.add_parser("gc", help="delete what no run refers to; without --delete only say what would go")
@@ -95,7 +98,10 @@ def handle_verify(given: argparse.Namespace) -> int:
         total = len(inspection.manifest_faults) + len(inspection.blobs)
         started = time.monotonic()
         checks = list(inspection.run() if given.json else progress(inspection.run(), total, "verify", "objects"))
-    faults = [check for check in checks if check.fault]
+        faults = [check for check in checks if check.fault]
+        corrupt = [check.key for check in faults if check.corrupt]
+        if given.delete and corrupt:
+            store.backend.delete(corrupt)
     size = sum(check.size for check in checks)
     if given.json:
         print(json.dumps({"checked": len(checks), "size": size, "faults": [dataclasses.asdict(f) for f in faults]}))
@@ -104,7 +110,13 @@ def handle_verify(given: argparse.Namespace) -> int:
         for check in faults:
             console.print(f"[red]✗[/] {check.key}: {check.fault}", soft_wrap=True)
         seconds = time.monotonic() - started
-        verdict = f"{len(faults)} at fault; run their stages again" if faults else "all sound"
+        verdict = f"{len(faults)} at fault" if faults else "all sound"
+        if corrupt:
+            verdict += (
+                f", {len(corrupt)} deleted" if given.delete else "; `burnish store verify --delete` takes them away"
+            )
+        if faults:
+            verdict += "; run their stages again"
         console.print(f"{len(checks)} objects, {decimal(size)} in {seconds:.1f} s: {verdict}")
     return StoreError.exit_code if faults else 0
 

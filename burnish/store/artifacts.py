@@ -62,7 +62,9 @@ class ArtifactStore:
         key = manifest_key(digest)
         text = self.backend.get_bytes(key)
         if hashlib.sha256(text).hexdigest() != digest:
-            raise CorruptObject(f"manifest {key} in {self.backend.url} is corrupt; run the stage that wrote it again")
+            raise CorruptObject(
+                f"manifest {key} in {self.backend.url} is corrupt; the run's own command writes it anew"
+            )
         return Manifest.from_json(text, key)
 
     def fetch(self, manifest: Manifest, into: Path) -> None:
@@ -85,11 +87,14 @@ class ArtifactStore:
         self.cache.trim()
 
     def get_result(self, key: str) -> StageRecord | None:
-        """The record of an earlier stage with this key, if everything it wrote is still there."""
+        """The record of an earlier stage with this key, if everything it wrote is still there.
+
+        What cannot be read counts as not there: the stage runs again and writes it anew.
+        """
         try:
             record = parse_record(self.backend.get_bytes(result_key(key)), result_key(key))
             manifests = [self.get_manifest(digest) for digest in record.outputs.values()]
-        except MissingObject:
+        except (MissingObject, CorruptObject):
             return None
         blobs = {blob.sha256: blob for manifest in manifests for blob in manifest.blobs}
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -139,8 +144,8 @@ class ArtifactStore:
             ) from None
         except CorruptObject:
             raise StoreError(
-                f"{artifact}: blob {key} in {self.backend.url} is corrupt; delete it and run stage "
-                f"{manifest.lineage.stage!r} again"
+                f"{artifact}: blob {key} in {self.backend.url} is corrupt; `burnish store verify --delete` "
+                f"takes it away, then run stage {manifest.lineage.stage!r} again"
             ) from None
 
 
@@ -183,4 +188,6 @@ def parse_record(text: bytes, key: str) -> StageRecord:
         return StageRecord.model_validate(json.loads(text))
     except (ValidationError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise StoreError(f"record {key} cannot be read ({reason}); another burnish version may have left it") from None
+        raise CorruptObject(
+            f"record {key} cannot be read ({reason}); another burnish version may have left it"
+        ) from None

@@ -23,6 +23,8 @@ class Check:
     """Bytes read."""
     fault: str | None
     """What is wrong with it and where it is used; None: it is sound."""
+    corrupt: bool = False
+    """There, with other bytes than its name says: in the way of whoever would write it again."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class Inspection:
             return Check(key, 0, f"missing, {used_by}")
         for piece in self.store.backend.get_range(key, 0, size):
             digest.update(piece)
-        fault = None if digest.hexdigest() == sha256 else f"corrupt, {used_by}"
-        return Check(key, size, fault)
+        corrupt = digest.hexdigest() != sha256
+        return Check(key, size, f"corrupt, {used_by}" if corrupt else None, corrupt)
 
 
 def inspect(store: ArtifactStore, run_id: str | None = None) -> Inspection:
@@ -77,7 +79,7 @@ def inspect(store: ArtifactStore, run_id: str | None = None) -> Inspection:
             if digest not in collected:
                 faults.append(Check(manifest_key(digest), 0, f"missing, {place}"))
         except (CorruptObject, ContractError):
-            faults.append(Check(manifest_key(digest), 0, f"corrupt, {place}"))
+            faults.append(Check(manifest_key(digest), 0, f"corrupt, {place}", corrupt=True))
         else:
             blobs |= {blob.sha256: f"{_name(manifest, digest)}, {place}" for blob in manifest.blobs}
     if run_id is None:

@@ -206,10 +206,26 @@ def test_asking_for_a_result_moves_no_blob(store, put) -> None:
     assert backend.count("size") == len(FILES)
 
 
-def test_a_result_that_cannot_be_read_is_one_clear_line(store) -> None:
+def test_a_result_that_cannot_be_read_is_not_known_and_is_written_anew(store) -> None:
     store.backend.put_bytes(result_key(KEY), b'{"record_version": 2}')
-    with pytest.raises(StoreError, match=f"record results/{KEY}.json cannot be read"):
-        store.get_result(KEY)
+    assert store.get_result(KEY) is None
+    store.put_result(record())
+    assert store.get_result(KEY) == record()
+
+
+def test_a_result_whose_manifest_is_corrupt_is_not_known_and_is_written_anew(store, put) -> None:
+    manifest = put(store, FILES)
+    store.put_result(record(outputs={"updated_policy": manifest.digest}))
+    store.backend.put_bytes(manifest_key(manifest.digest), b"{}")
+    assert store.get_result(KEY) is None
+    assert put(store, FILES) == manifest
+    assert store.get_result(KEY)
+
+
+def test_a_run_record_that_cannot_be_read_is_one_clear_line(store) -> None:
+    store.backend.put_bytes("runs/run/sft.json", b'{"record_version": 2}')
+    with pytest.raises(StoreError, match=r"record runs/run/sft\.json cannot be read"):
+        store.run_records("run")
 
 
 def test_run_records_come_in_the_order_in_which_they_started(store) -> None:

@@ -108,6 +108,20 @@ def test_verify_names_what_is_corrupt_or_missing_and_is_status_4(filled, capsys)
     assert [fault["key"] for fault in json.loads(capsys.readouterr().out)["faults"]] == [corrupt, missing]
 
 
+def test_verify_deletes_what_is_corrupt_so_that_it_can_be_made_again(filled, capsys) -> None:
+    store, policy = filled
+    corrupt = blob_key(policy.blobs[0].sha256)
+    sound = corrupt_size = policy.blobs[0].size
+    store.backend.put_bytes(corrupt, b"x" * corrupt_size)
+    assert store.backend.size(corrupt) == sound, "of the same size, so that only hashing can tell"
+    assert burnish("verify") == 4
+    assert "burnish store verify --delete" in " ".join(capsys.readouterr().out.split())
+    assert store.backend.size(corrupt) is not None
+    assert burnish("verify", "--delete") == 4
+    assert "1 deleted" in " ".join(capsys.readouterr().out.split())
+    assert store.backend.size(corrupt) is None
+
+
 def test_verify_names_manifests_that_are_corrupt_or_missing(filled, capsys) -> None:
     store, policy = filled
     store.backend.put_bytes(manifest_key(policy.digest), b"{}")
