@@ -14,6 +14,7 @@ from workload import Workload, reward_of
 
 from burnish.contracts.artifacts import Kind, Lineage
 from burnish.contracts.records import Prompt, Reward, Rollout, read_records, write_records
+from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.store import ArtifactStore, open_store
 
 ROUND = ("rollout", "logprob", "update")
@@ -80,9 +81,8 @@ update:
   preset: grpo
   steps: 1
   learning_rate: {work.learning_rate}
-  kl_coef: {work.kl_coef}
-  clip_low: {work.clip}
-  clip_high: {work.clip}
+  kl: {{coef: {work.kl_coef}}}
+  loss: {{clip_low: {work.clip}, clip_high: {work.clip}}}
   max_grad_norm: {work.max_grad_norm}
   share_prompt: {str(share_prompt).lower()}
 runtime: {{device: cpu, threads: {work.threads}}}
@@ -101,14 +101,17 @@ def _publish_inputs(work: Workload, store: ArtifactStore, folder: Path) -> None:
         )
         for index, text in enumerate(work.prompts)
     ]
-    for name in ("prompts", "trainer_state"):
+    for name in ("prompts", "trainer_state", "critic", "verdict"):
         (folder / name).mkdir()
     write_records(folder / "prompts" / "prompts.parquet", prompts, Prompt)
     (folder / "trainer_state" / "state.json").write_text('{"step": 0}', "utf-8")
+    (folder / "verdict" / VERDICT_FILE).write_text(Verdict().model_dump_json(), "utf-8")
     _publish(store, folder, "prompts", "prompts", folder / "prompts", {})
     _publish(store, folder, "policy", "policy", Path(work.policy), {"policy_version": 0})
     _publish(store, folder, "reference", "policy", Path(work.reference), {"policy_version": 0})
     _publish(store, folder, "trainer_state", "trainer_state", folder / "trainer_state", {"step": 0})
+    _publish(store, folder, "critic", "critic", folder / "critic", {})
+    _publish(store, folder, "verdict", "verdict", folder / "verdict", Verdict().metadata)
 
 
 def _publish_rewards(store: ArtifactStore, folder: Path) -> None:

@@ -1,12 +1,12 @@
 """One round of training as a graph of stages; the picture in the README is this function.
 
 rollout --+-- execute -- reward --+
-          |                       +-- update --> policy, trainer state
+          |                       +-- update --> policy, trainer state, critic, verdict
           +-- logprob ------------+
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from kfp.dsl import PipelineTask
@@ -30,15 +30,28 @@ class RunInputs:
     """run_id and job_id."""
     resolved: Any
     prompts: Any
-    reference: Any
 
 
-def training_round(
-    round: int, run: RunInputs, sampling_policy: Any, policy: Any, trainer_state: Any, place: Place
-) -> tuple[Any, Any]:
-    """Add round `round` (from 1); returns the updated policy and trainer state.
+@dataclass(frozen=True)
+class State:
+    """What one update hands to the next."""
 
-    `sampling_policy` is `policy` on-policy, and an earlier one when max_staleness lets rollouts run ahead.
+    policy: Any
+    trainer_state: Any
+    critic: Any
+    verdict: Any
+
+    @classmethod
+    def of(cls, task: PipelineTask, prefix: str = "") -> "State":
+        """The outputs of sft, or with prefix `updated_` those of an update."""
+        return cls(*(task.outputs[f"{prefix}{field.name}"] for field in fields(cls)))
+
+
+def training_round(round: int, run: RunInputs, sampled: State, reference: State, current: State, place: Place) -> State:
+    """Add round `round` (from 1), which trains `current`; returns the state after it.
+
+    `sampled` gives the policy that draws: `current` on-policy, an earlier one when max_staleness lets rollouts run
+    ahead. `reference` gives the one that the KL term refers to.
     """
 
     def stage(component: Any, **inputs: Any) -> PipelineTask:
@@ -46,11 +59,10 @@ def training_round(
         name = component.name
         return place(task, name).set_display_name(stage_title(name, round))
 
-    rollouts = stage(rollout, policy=sampling_policy, prompts=run.prompts).outputs["rollouts"]
+    drawn = stage(rollout, policy=sampled.policy, verdict=sampled.verdict, prompts=run.prompts)
+    rollouts = drawn.outputs["rollouts"]
     executions = stage(execute, rollouts=rollouts, prompts=run.prompts).outputs["executions"]
     rewards = stage(reward, rollouts=rollouts, executions=executions, prompts=run.prompts).outputs["rewards"]
-    logprobs = stage(logprob, rollouts=rollouts, policy=policy, reference=run.reference).outputs["logprobs"]
-    updated = stage(
-        update, rollouts=rollouts, rewards=rewards, logprobs=logprobs, policy=policy, trainer_state=trainer_state
-    )
-    return updated.outputs["updated_policy"], updated.outputs["updated_trainer_state"]
+    scored = stage(logprob, rollouts=rollouts, policy=current.policy, reference=reference.policy, critic=current.critic)
+    updated = stage(update, rollouts=rollouts, rewards=rewards, logprobs=scored.outputs["logprobs"], **vars(current))
+    return State.of(updated, "updated_")

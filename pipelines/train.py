@@ -14,7 +14,7 @@ from components.evaluate.component import evaluate
 from components.report.component import report
 from components.sft.component import sft
 from components.validate.component import validate
-from pipelines.round import Place, RunInputs, training_round
+from pipelines.round import Place, RunInputs, State, training_round
 
 # etcd refuses workflow objects near 1.5 MB; Argo's object is larger than the IR it is made from.
 MAX_IR_BYTES = 700_000
@@ -48,22 +48,27 @@ def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
                 overrides=overrides,
                 rounds=shape.rounds,
                 max_staleness=shape.max_staleness,
+                refresh_interval=shape.update.kl.refresh_interval,
                 **identity,
             )
             read = {name: checked.outputs[name] for name in ("resolved", "prompts")}
-            start = stage(sft, **read, **identity)
-            policies = [start.outputs["policy"]]
-            trainer_state = start.outputs["trainer_state"]
-            stage(evaluate, label="before", policy=policies[0], **read, **identity)
-            run = RunInputs(identity, read["resolved"], read["prompts"], reference=policies[0])
+            # states[r] is what there is after round r.
+            states = [State.of(stage(sft, **read, **identity))]
+            stage(evaluate, label="before", policy=states[0].policy, **read, **identity)
+            run = RunInputs(identity, **read)
             for round in range(1, shape.rounds + 1):
-                sampling = policies[max(0, round - 1 - shape.max_staleness)]
-                policy, trainer_state = training_round(round, run, sampling, policies[-1], trainer_state, place)
-                policies.append(policy)
+                sampled = states[max(0, round - 1 - shape.max_staleness)]
+                reference = states[reference_round(round, shape.update.kl.refresh_interval)]
+                states.append(training_round(round, run, sampled, reference, states[-1], place))
             if shape.rounds:
-                stage(evaluate, label="after", policy=policies[-1], **read, **identity)
+                stage(evaluate, label="after", policy=states[-1].policy, **read, **identity)
 
     return burnish_train
+
+
+def reference_round(round: int, refresh_interval: int) -> int:
+    """The round whose policy is the reference of `round`; 0 is the policy before the first."""
+    return (round - 1) // refresh_interval * refresh_interval if refresh_interval else 0
 
 
 def compact_config(config: RunConfig) -> str:

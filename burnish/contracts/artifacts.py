@@ -18,6 +18,8 @@ Kind = Literal[
     "prompts",
     "policy",
     "trainer_state",
+    "critic",
+    "verdict",
     "rollouts",
     "executions",
     "rewards",
@@ -136,6 +138,8 @@ class StageRecord(BaseModel):
     finished_at: float = 0.0
     error: str | None = None
     """One line, when the stage failed."""
+    skipped: bool = False
+    """The run had been stopped before this stage's turn, so it passed its inputs on."""
 
     @property
     def title(self) -> str:

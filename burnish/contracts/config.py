@@ -5,15 +5,23 @@ The text under a field is its documentation: `burnish run --help`, `docs/` and `
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from burnish.contracts.algorithm import CollapseConfig, UpdateConfig
+from burnish.contracts.section import Section
 
 SCHEMA_VERSION = 1
 
 
-class Section(BaseModel):
-    """A node of the tree: unknown keys are refused and values cannot change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+class LoraConfig(Section):
+    rank: int = Field(0, ge=0)
+    """Rank of the adapters; only they are trained then. 0: all weights are."""
+    alpha: float = Field(16.0, gt=0)
+    """Adapters are scaled by alpha / rank."""
+    targets: list[str] = Field(default_factory=lambda: ["q_proj", "k_proj", "v_proj", "o_proj"], min_length=1)
+    """Linear layers that get an adapter, by the last part of their name; `all-linear` for every one but the head."""
+    serve: Literal["merged", "adapter"] = "merged"
+    """How the sampler applies them: folded into the weights, or beside them (vLLM)."""
 
 
 class ModelConfig(Section):
@@ -32,6 +40,8 @@ class ModelConfig(Section):
     """`char` only: number of layers."""
     width: int = Field(64, ge=16)
     """`char` only: hidden width."""
+    lora: LoraConfig = Field(default_factory=LoraConfig)
+    """Low-rank adapters."""
 
 
 class TaskConfig(Section):
@@ -151,53 +161,6 @@ class LogprobConfig(Section):
     """Sampler-to-trainer ratios outside are counted in the mismatch figures."""
 
 
-class UpdateConfig(Section):
-    preset: Literal["grpo", "dapo", "dr_grpo"] = "grpo"
-    """Published algorithm whose choices fill the fields below that are left empty."""
-    steps: int = Field(1, ge=1)
-    """Optimizer steps over a round's rollouts (the sync interval)."""
-    epochs: int = Field(1, ge=1)
-    """Passes over a round's rollouts, each of `steps` optimizer steps."""
-    learning_rate: float = Field(1e-6, ge=0)
-    """Peak learning rate. 0 is allowed: nothing may change then, and ratios must be 1."""
-    warmup_steps: int = Field(0, ge=0)
-    """Optimizer steps, counted over the whole run, in which the learning rate rises from 0."""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """Decay after warm-up over the whole run."""
-    final_lr_ratio: float = Field(0.1, ge=0, le=1)
-    """Learning rate of the last step over the peak, for cosine and linear."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW moments."""
-    weight_decay: float = Field(0.0, ge=0)
-    """AdamW weight decay."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Gradient clipping."""
-    token_budget: int = Field(4096, ge=16)
-    """Padded tokens in a micro-batch; a memory limit that does not change the result."""
-    share_prompt: bool = True
-    """Run a group's prompt once for all its completions. Same result, fewer tokens."""
-    advantage_std: Literal["group", "batch", "none"] | None = None
-    """Standard deviation that divides the centred reward."""
-    clip_low: float | None = Field(None, ge=0, lt=1)
-    """Lower clip range of the ratio: 1 - clip_low."""
-    clip_high: float | None = Field(None, ge=0)
-    """Upper clip range of the ratio: 1 + clip_high."""
-    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] | None = None
-    """How token losses become one number; denominators are those of the whole optimizer step."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the KL to the reference in the loss."""
-    kl_coef: float | None = Field(None, ge=0)
-    """Weight of the KL term. 0: no reference pass."""
-    correction: Literal["none", "token_tis"] = "token_tis"
-    """Sampler-trainer mismatch correction."""
-    correction_cap: float = Field(2.0, gt=0)
-    """Cap of the truncated importance weight."""
-    drop_zero_variance: bool | None = None
-    """Leave groups with equal rewards out of the batch and its denominators."""
-    mask_truncated: bool | None = None
-    """Leave completions that hit the length limit out of the loss and its denominators."""
-
-
 class EvaluateConfig(Section):
     samples: int = Field(8, ge=1)
     """Completions of each held-out prompt."""
@@ -229,6 +192,8 @@ class RuntimeConfig(Section):
     """Where torch stages compute. auto: cuda when there is one."""
     threads: int = Field(0, ge=0)
     """CPU threads of a torch stage. 0: one per core."""
+    processes: int = Field(0, ge=0)
+    """Data-parallel processes of sft and update (torchrun, FSDP2). 0: one per GPU, one without a GPU."""
 
 
 class TrackConfig(Section):
@@ -272,6 +237,8 @@ class RunConfig(Section):
     """Recomputing logprobs with the trainer's model."""
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     """The policy update."""
+    collapse: CollapseConfig = Field(default_factory=CollapseConfig)
+    """Noticing a collapse, and what happens then."""
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     """Held-out evaluation."""
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)

@@ -33,7 +33,7 @@ class Stage:
 
 _ALL = (
     "schema_version", "name", "seed", "rounds", "max_staleness", "model", "tasks", "sft", "rollout", "execute",
-    "reward", "logprob", "update", "evaluate", "runtime", "track", "report",
+    "reward", "logprob", "update", "collapse", "evaluate", "runtime", "track", "report",
 )  # fmt: skip
 
 STAGES: dict[str, Stage] = {
@@ -50,13 +50,14 @@ STAGES: dict[str, Stage] = {
         Stage(
             "sft",
             reads={"prompts": "prompts"},
-            writes={"policy": "policy", "trainer_state": "trainer_state"},
+            # Where the rounds start from; the critic and the verdict are empty until an update has something to say.
+            writes={"policy": "policy", "trainer_state": "trainer_state", "critic": "critic", "verdict": "verdict"},
             sections=("seed", "model", "sft", "runtime"),
             torch=True,
         ),
         Stage(
             "rollout",
-            reads={"policy": "policy", "prompts": "prompts"},
+            reads={"policy": "policy", "prompts": "prompts", "verdict": "verdict"},
             writes={"rollouts": "rollouts"},
             sections=("seed", "model", "tasks", "rollout", "runtime"),
             torch=True,
@@ -75,7 +76,7 @@ STAGES: dict[str, Stage] = {
         ),
         Stage(
             "logprob",
-            reads={"rollouts": "rollouts", "policy": "policy", "reference": "policy"},
+            reads={"rollouts": "rollouts", "policy": "policy", "reference": "policy", "critic": "critic"},
             writes={"logprobs": "logprobs"},
             sections=("seed", "model", "logprob", "update", "runtime"),
             torch=True,
@@ -88,9 +89,16 @@ STAGES: dict[str, Stage] = {
                 "logprobs": "logprobs",
                 "policy": "policy",
                 "trainer_state": "trainer_state",
+                "critic": "critic",
+                "verdict": "verdict",
             },
-            writes={"updated_policy": "policy", "updated_trainer_state": "trainer_state"},
-            sections=("seed", "rounds", "model", "rollout", "update", "runtime"),
+            writes={
+                "updated_policy": "policy",
+                "updated_trainer_state": "trainer_state",
+                "updated_critic": "critic",
+                "updated_verdict": "verdict",
+            },
+            sections=("seed", "rounds", "model", "rollout", "update", "collapse", "runtime"),
             torch=True,
             tracked=True,
         ),

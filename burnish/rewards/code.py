@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from burnish.contracts.config import ScorerConfig, Section
+from burnish.contracts.config import ScorerConfig
+from burnish.contracts.section import Section
 from burnish.rewards.params import read_params
 from burnish.rewards.scorer import Sample
 from burnish.rewards.worker import VerifierWorker

@@ -5,8 +5,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from burnish.contracts.config import ScorerConfig, Section
+from burnish.contracts.config import ScorerConfig
 from burnish.contracts.errors import ConfigError
+from burnish.contracts.section import Section
 
 ParamsT = TypeVar("ParamsT", bound=Section)
 

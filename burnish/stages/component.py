@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -76,7 +77,7 @@ def run_component(
 def _check_compiled_shape(path: Path, overrides: tuple[str, ...], compiled_for: Mapping[str, int]) -> None:
     config = load_config(path, overrides)
     for field, compiled in compiled_for.items():
-        wanted = getattr(config, field)
+        wanted = reduce(getattr, field.split("."), config)
         if wanted != compiled:
             raise ConfigError(
                 f"{field} is {wanted}, but this pipeline was compiled for {field}={compiled}: "

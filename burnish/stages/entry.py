@@ -37,6 +37,8 @@ class StageResult:
     """Counts of each output artifact, by output name."""
     metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Metadata of each output artifact, by output name."""
+    reused: dict[str, str] = field(default_factory=dict)
+    """Digest of the existing manifest that is an output, by output name; its output_dir is then not looked at."""
 
 
 @dataclass
@@ -115,6 +117,18 @@ def run_stage(
         record = known.model_copy(update={"run_id": run_id, "cached": True})
         _write_manifests({output: store.get_manifest(digest) for output, digest in known.outputs.items()}, outputs)
         store.put_run_record(record)
+        return record
+
+    if any(manifest.metadata.get("stopped") for manifest in manifests.values()):
+        announce(f"{title}: the run was stopped, nothing to do")
+        written = _pass_on(stage, manifests, store, round)
+        digests = {output: manifest.digest for output, manifest in written.items()}
+        moment = {"started_at": started_at, "finished_at": time.time(), "timings": timings}
+        record = StageRecord(
+            run_id=run_id, stage=name, label=label, round=round, key=key, outputs=digests, skipped=True, **moment
+        )
+        store.put_run_record(record)
+        _write_manifests(written, outputs)
         return record
 
     announce(f"{title}: started")
@@ -226,14 +240,11 @@ def _check_names(stage: Stage, inputs: Mapping[str, Manifest], outputs: Mapping[
 
 
 def _publish(context: StageContext, result: StageResult) -> dict[str, Manifest]:
-    lineage = Lineage(
-        stage=context.stage.name,
-        round=context.round,
-        inputs={name: manifest.digest for name, manifest in context.inputs.items()},
-        code=code_digest(),
-    )
+    lineage = _lineage(context.stage, context.inputs, context.round)
     return {
-        name: context.store.put_artifact(
+        name: context.store.get_manifest(result.reused[name])
+        if name in result.reused
+        else context.store.put_artifact(
             kind,
             context.output_dir(name),
             lineage=lineage,
@@ -242,6 +253,30 @@ def _publish(context: StageContext, result: StageResult) -> dict[str, Manifest]:
         )
         for name, kind in context.stage.writes.items()
     }
+
+
+def _pass_on(
+    stage: Stage, inputs: Mapping[str, Manifest], store: ArtifactStore, round: int | None
+) -> dict[str, Manifest]:
+    """Outputs of a stage whose run was stopped: its input of the same kind, or an empty artifact that says so."""
+    by_kind = {manifest.kind: manifest for name, manifest in inputs.items() if name != "reference"}
+    with tempfile.TemporaryDirectory(prefix="burnish-stopped-") as folder:
+        return {
+            name: by_kind.get(kind)
+            or store.put_artifact(
+                kind,
+                Path(folder),
+                lineage=_lineage(stage, inputs, round),
+                counts={},
+                metadata={"stopped": True},
+            )
+            for name, kind in stage.writes.items()
+        }
+
+
+def _lineage(stage: Stage, inputs: Mapping[str, Manifest], round: int | None) -> Lineage:
+    digests = {name: manifest.digest for name, manifest in inputs.items()}
+    return Lineage(stage=stage.name, round=round, inputs=digests, code=code_digest())
 
 
 def _write_manifests(manifests: Mapping[str, Manifest], outputs: Mapping[str, str]) -> None:

@@ -41,7 +41,7 @@ def run(context: StageContext) -> StageResult:
     old, entropy = _score(context, "policy", rollouts, device)
     seconds = time.perf_counter() - started
     reference = None
-    if config.update.kl_coef:
+    if config.update.kl.coef:
         same = _weights(context.inputs["policy"]) == _weights(context.inputs["reference"])
         reference = old if same else _score(context, "reference", rollouts, device)[0]
     write_records(
@@ -139,9 +139,9 @@ def _metrics(
     figures = mismatch(old_tokens, sampler, config.logprob.ratio_bounds)
     if figures is None:
         raise ContractError("rollouts.parquet: loss_mask is 0 everywhere; there is no token to train on")
-    capped = config.update.correction == "token_tis"
+    capped = config.update.correction.mode == "token_tis"
     weights = truncated_importance_weights(
-        old_tokens, sampler, cap=config.update.correction_cap if capped else float("inf")
+        old_tokens, sampler, cap=(config.update.correction.cap or 2.0) if capped else float("inf")
     )
     kl = None
     if reference is not None:

@@ -9,6 +9,7 @@ import torch
 
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Prompt, iter_records
+from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.load import copy_policy, load_policy, resolve_base_model, save_policy
 from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
@@ -28,7 +29,11 @@ def run(context: StageContext) -> StageResult:
     base = resolve_base_model(config.model, seed=config.seed, scratch=context.workdir)
     policy = context.output_dir("policy")
     (context.output_dir("trainer_state") / "state.json").write_text(json.dumps({"step": 0}), "utf-8")
-    result = StageResult(metadata={"policy": {"policy_version": 0}, "trainer_state": {"step": 0}})
+    (context.output_dir("verdict") / VERDICT_FILE).write_text(Verdict().model_dump_json(), "utf-8")
+    context.output_dir("critic")
+    result = StageResult(
+        metadata={"policy": {"policy_version": 0}, "trainer_state": {"step": 0}, "verdict": Verdict().metadata}
+    )
     demonstrations = _demonstrations(context) if config.sft.enabled else []
     if not demonstrations:
         announce(f"{context.title}: no demonstrations, the base model is the first policy")

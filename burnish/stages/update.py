@@ -11,6 +11,7 @@ from statistics import fmean
 import torch
 
 from burnish.contracts.records import Logprob, Reward, Rollout, read_records
+from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.maths.schedule import learning_rate
 from burnish.models.load import load_policy, save_policy
 from burnish.models.probe import probe_model
@@ -72,6 +73,7 @@ def run(context: StageContext) -> StageResult:
     seconds = time.perf_counter() - started
 
     save_policy(model, tokenizer, context.output_dir("updated_policy"))
+    (context.output_dir("updated_verdict") / VERDICT_FILE).write_text(Verdict().model_dump_json(), "utf-8")
     save_trainer_state(context.output_dir("updated_trainer_state"), model, optimizer, step)
     version = int(context.inputs["policy"].metadata["policy_version"])
     metrics |= _step_means(series)
@@ -83,7 +85,9 @@ def run(context: StageContext) -> StageResult:
         metadata={
             "updated_policy": {"policy_version": version + 1, "step": step},
             "updated_trainer_state": {"step": step},
+            "updated_verdict": Verdict().metadata,
         },
+        reused={"updated_critic": context.inputs["critic"].digest},
     )
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from burnish.contracts.config import UpdateConfig
+from burnish.contracts.algorithm import UpdateConfig
 from burnish.contracts.errors import ContractError
 from burnish.contracts.records import Logprob, Reward, Rollout
 from burnish.maths.advantages import group_advantages
@@ -48,8 +48,8 @@ def build_batch(
     """The batch and figures about it: rewards, advantages, and how many samples each filter left out.
 
     An aborted sample and one without a reward take no part in their group's mean. One without logprobs, or one that
-    was cut off while `mask_truncated` is set, does, but is not trained. `drop_zero_variance` leaves out whole groups
-    whose rewards are equal. Raises ContractError when the files do not belong together.
+    was cut off while `filters.truncated` is set, does, but is not trained. `filters.zero_variance` leaves out whole
+    groups whose rewards are equal. Raises ContractError when the files do not belong together.
     """
     ordered = sorted(rollouts, key=lambda rollout: rollout.sample_id)
     known = _by_id("rollouts", ordered).keys()
@@ -61,7 +61,7 @@ def build_batch(
     values = [_reward(rollout, reward_of.get(rollout.sample_id)) for rollout in ordered]
     group_ids = [rollout.group_id for rollout in ordered]
     rewards_n = torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
-    advantages = group_advantages(rewards_n, group_ids, settings.advantage_std or "group")
+    advantages = group_advantages(rewards_n, group_ids, settings.advantage.std or "group")
     dropped = dict.fromkeys(("aborted", "no_reward", "no_logprobs", "zero_variance", "truncated", "no_tokens"), 0)
     rows: list[int] = []
     for row, rollout in enumerate(ordered):
@@ -105,9 +105,9 @@ def _why_not(
         return "no_reward"
     if rollout.sample_id not in logprob_of:
         return "no_logprobs"
-    if settings.drop_zero_variance and no_signal:
+    if settings.filters.zero_variance and no_signal:
         return "zero_variance"
-    if settings.mask_truncated and rollout.finish_reason == "length":
+    if settings.filters.truncated and rollout.finish_reason == "length":
         return "truncated"
     if not any(rollout.loss_mask):
         return "no_tokens"
@@ -127,14 +127,14 @@ def _tensors(
         mask[row, :length] = torch.tensor(rollout.loss_mask) == 1
         sampler[row, :length] = torch.tensor(rollout.rollout_logprobs)
         old[row, :length] = _aligned(found.sample_id, "old_logprobs", found.old_logprobs, length)
-        if settings.kl_coef:
+        if settings.kl.coef:
             if found.ref_logprobs is None:
                 raise ContractError(
-                    f"logprob {found.sample_id}: ref_logprobs is missing but update.kl_coef is {settings.kl_coef}; "
-                    "run the logprob stage with the same update.kl_coef"
+                    f"logprob {found.sample_id}: ref_logprobs is missing but update.kl.coef is {settings.kl.coef}; "
+                    "run the logprob stage with the same update.kl.coef"
                 )
             reference[row, :length] = _aligned(found.sample_id, "ref_logprobs", found.ref_logprobs, length)
-    return Batch(rollouts, advantages, inside, mask, old, sampler, reference if settings.kl_coef else None)
+    return Batch(rollouts, advantages, inside, mask, old, sampler, reference if settings.kl.coef else None)
 
 
 def _aligned(sample_id: str, field: str, values: list[float], length: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from burnish.contracts.config import UpdateConfig
+from burnish.contracts.algorithm import UpdateConfig
 from burnish.contracts.errors import StageError
 from burnish.maths.aggregation import token_weights
 from burnish.maths.correction import effective_sample_share, truncated_importance_weights
@@ -64,10 +64,10 @@ class PolicyTrainer:
         Raises StageError, with the weights as they were, when the loss or a gradient is not finite.
         """
         settings = self.settings
-        weights = token_weights(batch.mask[rows], settings.aggregation or "token-mean", self.completion_limit)
+        weights = token_weights(batch.mask[rows], settings.loss.aggregation or "token-mean", self.completion_limit)
         # A sample with advantage 0 and no KL term adds 0 to the loss and to its gradient. It stays in the
         # denominators above, but there is no need to run it.
-        active = [at for at, row in enumerate(rows) if settings.kl_coef or batch.advantages[row] != 0]
+        active = [at for at, row in enumerate(rows) if settings.kl.coef or batch.advantages[row] != 0]
         figures: dict[str, float | None] = {
             "samples": float(len(rows)),
             "groups": float(len({batch.rollouts[row].group_id for row in rows})),
@@ -102,15 +102,17 @@ class PolicyTrainer:
         old, sampler = tokens(batch.old_logprobs[rows]), tokens(batch.rollout_logprobs[rows])
         advantages = tokens(batch.advantages[rows, None].expand_as(inside))
         logprobs, entropy = token_logprobs(self.model, pack, dtype=self.dtype)
-        surrogate = clipped_surrogate(logprobs, old, advantages, settings.clip_low or 0.0, settings.clip_high or 0.0)
+        surrogate = clipped_surrogate(
+            logprobs, old, advantages, settings.loss.clip_low or 0.0, settings.loss.clip_high or 0.0
+        )
         correction = torch.ones_like(old)
-        if settings.correction == "token_tis":
-            correction = truncated_importance_weights(old, sampler, settings.correction_cap)
+        if settings.correction.mode == "token_tis":
+            correction = truncated_importance_weights(old, sampler, settings.correction.cap or 2.0)
         policy_loss = (weights * correction * surrogate.loss).sum()
         loss = policy_loss
-        if batch.ref_logprobs is not None and settings.kl_coef:
-            kl = kl_estimate(logprobs, tokens(batch.ref_logprobs[rows]), settings.kl_estimator)
-            loss = loss + settings.kl_coef * (weights * kl).sum()
+        if batch.ref_logprobs is not None and settings.kl.coef:
+            kl = kl_estimate(logprobs, tokens(batch.ref_logprobs[rows]), settings.kl.estimator or "k3")
+            loss = loss + settings.kl.coef * (weights * kl).sum()
             tally.add(mask, kl=kl)
         if not torch.isfinite(loss):
             raise StageError(

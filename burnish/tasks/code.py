@@ -7,9 +7,10 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
-from burnish.contracts.config import Section, TaskConfig
+from burnish.contracts.config import TaskConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Prompt
+from burnish.contracts.section import Section
 from burnish.tasks.items import Item, divide
 from burnish.tasks.load import read_params
 

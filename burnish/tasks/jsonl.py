@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from burnish.contracts.config import Section, TaskConfig
+from burnish.contracts.config import TaskConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Prompt, Split
+from burnish.contracts.section import Section
 from burnish.tasks.items import Item, distinct, divide, prompts_of
 from burnish.tasks.load import read_params
 from sandbox.spec import SpecError, parse_spec

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from burnish.contracts.config import Section, TaskConfig
+from burnish.contracts.config import TaskConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Prompt
+from burnish.contracts.section import Section
 
 SOURCES = ("sums", "reasoning_gym", "code", "jsonl")
 _WITH_ARGUMENT = {"reasoning_gym": "reasoning_gym:NAME", "jsonl": "jsonl:PATH"}

@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from burnish.contracts.config import Section, TaskConfig
+from burnish.contracts.config import TaskConfig
 from burnish.contracts.records import Prompt
+from burnish.contracts.section import Section
 from burnish.tasks.items import Item, divide
 from burnish.tasks.load import read_params
 

@@ -13,6 +13,7 @@ def logprob(
     rollouts: Input[Dataset],
     policy: Input[Model],
     reference: Input[Model],
+    critic: Input[Model],
     logprobs: Output[Dataset],
     metrics: Output[Metrics],
 ) -> None:
@@ -26,7 +27,8 @@ def logprob(
         rollouts: The round's sequences.
         policy: Policy that the update will start from.
         reference: Frozen policy that the KL term refers to.
-        logprobs: Old and reference logprobs and entropy of each token.
+        critic: Value model, for recipes that have one.
+        logprobs: Old and reference logprobs, entropy and values of each token.
         metrics: Mismatch figures: kl, k3, ESS, share of ratios outside the bounds.
     """
     from burnish.stages.component import run_component
@@ -36,7 +38,7 @@ def logprob(
         run_id=run_id or job_id,
         round=round,
         config=resolved,
-        inputs={"rollouts": rollouts, "policy": policy, "reference": reference},
+        inputs={"rollouts": rollouts, "policy": policy, "reference": reference, "critic": critic},
         outputs={"logprobs": logprobs},
         metrics=metrics,
     )

@@ -12,6 +12,7 @@ def rollout(
     resolved: Input[Artifact],
     policy: Input[Model],
     prompts: Input[Dataset],
+    verdict: Input[Artifact],
     rollouts: Output[Dataset],
     metrics: Output[Metrics],
 ) -> None:
@@ -24,6 +25,7 @@ def rollout(
         resolved: The run's configuration.
         policy: Policy to sample from.
         prompts: All prompts; the round's own are drawn from them by the seed.
+        verdict: Of the update that made the policy; after a stop there is nothing to sample.
         rollouts: One row per sequence.
         metrics: Lengths, finish reasons, tokens per second.
     """
@@ -34,7 +36,7 @@ def rollout(
         run_id=run_id or job_id,
         round=round,
         config=resolved,
-        inputs={"policy": policy, "prompts": prompts},
+        inputs={"policy": policy, "prompts": prompts, "verdict": verdict},
         outputs={"rollouts": rollouts},
         metrics=metrics,
     )

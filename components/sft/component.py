@@ -12,6 +12,8 @@ def sft(
     prompts: Input[Dataset],
     policy: Output[Model],
     trainer_state: Output[Artifact],
+    critic: Output[Model],
+    verdict: Output[Artifact],
     metrics: Output[Metrics],
 ) -> None:
     """Train the base model on demonstrations, or pass it on where there are none.
@@ -23,6 +25,8 @@ def sft(
         prompts: Prompts with demonstrations.
         policy: Policy of version 0.
         trainer_state: The empty state of the first update.
+        critic: Empty until the first update of a recipe with a critic.
+        verdict: The verdict before the first round: fine so far.
         metrics: Loss before and after.
     """
     from burnish.stages.component import run_component
@@ -32,6 +36,6 @@ def sft(
         run_id=run_id or job_id,
         config=resolved,
         inputs={"prompts": prompts},
-        outputs={"policy": policy, "trainer_state": trainer_state},
+        outputs={"policy": policy, "trainer_state": trainer_state, "critic": critic, "verdict": verdict},
         metrics=metrics,
     )

@@ -15,8 +15,12 @@ def update(
     logprobs: Input[Dataset],
     policy: Input[Model],
     trainer_state: Input[Artifact],
+    critic: Input[Model],
+    verdict: Input[Artifact],
     updated_policy: Output[Model],
     updated_trainer_state: Output[Artifact],
+    updated_critic: Output[Model],
+    updated_verdict: Output[Artifact],
     metrics: Output[Metrics],
 ) -> None:
     """Train the policy on the round's sequences.
@@ -31,8 +35,12 @@ def update(
         logprobs: The trainer's logprobs of them.
         policy: Policy to train.
         trainer_state: Optimizer state that belongs to it.
+        critic: Value model, for recipes that have one.
+        verdict: What the previous update said about the run.
         updated_policy: Policy after the round's optimizer steps.
         updated_trainer_state: Optimizer state after them.
+        updated_critic: Value model after them.
+        updated_verdict: ok, warn, rolled_back or stop, with reasons.
         metrics: Loss, KL, clip share, entropy, gradient norm.
     """
     from burnish.stages.component import run_component
@@ -48,7 +56,14 @@ def update(
             "logprobs": logprobs,
             "policy": policy,
             "trainer_state": trainer_state,
+            "critic": critic,
+            "verdict": verdict,
         },
-        outputs={"updated_policy": updated_policy, "updated_trainer_state": updated_trainer_state},
+        outputs={
+            "updated_policy": updated_policy,
+            "updated_trainer_state": updated_trainer_state,
+            "updated_critic": updated_critic,
+            "updated_verdict": updated_verdict,
+        },
         metrics=metrics,
     )

@@ -12,6 +12,7 @@ def validate(
     overrides: str,
     rounds: int,
     max_staleness: int,
+    refresh_interval: int,
     resolved: Output[Artifact],
     prompts: Output[Dataset],
     metrics: Output[Metrics],
@@ -25,6 +26,7 @@ def validate(
         overrides: `a.b=c` settings on top of it, separated by spaces or newlines.
         rounds: Rounds this pipeline was compiled for.
         max_staleness: Staleness this pipeline was compiled for.
+        refresh_interval: Refresh of the reference this pipeline was compiled for.
         resolved: The complete configuration, which every other stage reads.
         prompts: Training, held-out and demonstration prompts.
         metrics: Counts of prompts.
@@ -36,7 +38,11 @@ def validate(
         run_id=run_id or job_id,
         config=config,
         overrides=overrides,
-        compiled_for={"rounds": rounds, "max_staleness": max_staleness},
+        compiled_for={
+            "rounds": rounds,
+            "max_staleness": max_staleness,
+            "update.kl.refresh_interval": refresh_interval,
+        },
         outputs={"resolved": resolved, "prompts": prompts},
         metrics=metrics,
     )

@@ -26,7 +26,7 @@ TINY = {
         "validation_fraction": 0,
     },
     "rollout": {"prompts_per_round": 64, "samples_per_prompt": 8, "max_new_tokens": 6, "batch_size": 256},
-    "update": {"preset": "grpo", "steps": 8, "learning_rate": 1.0e-3, "warmup_steps": 8, "kl_coef": 0},
+    "update": {"preset": "grpo", "steps": 8, "learning_rate": 1.0e-3, "warmup_steps": 8, "kl": {"coef": 0}},
     "evaluate": {"samples": 16, "k": [1, 8]},
     "runtime": {"threads": 1},
 }

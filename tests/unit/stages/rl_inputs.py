@@ -13,20 +13,22 @@ from burnish.contracts.artifacts import Blob, Lineage, Manifest
 from burnish.contracts.loading import parse_config
 from burnish.contracts.records import Logprob, Reward, Rollout, read_records, write_records
 from burnish.contracts.stages import STAGES
+from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.char import make_char_model
 from burnish.models.load import load_policy
 from burnish.stages import logprob, update
 from burnish.stages.entry import StageContext
 
 
-def config_of(**update_fields):
+def config_of(model=None, collapse=None, **update_fields):
     return parse_config(
         {
             "rounds": 3,
-            "model": {"path": "char"},
+            "model": {"path": "char", **(model or {})},
             "rollout": {"max_new_tokens": 8},
             "update": {"learning_rate": 1e-2, **update_fields},
-            "runtime": {"threads": 1, "device": "cpu"},
+            "collapse": collapse or {},
+            "runtime": {"threads": 1, "device": "cpu", "processes": 1},
         }
     )
 
@@ -72,6 +74,12 @@ class Workplace:
         self.seeds[round] = context.seed
         result = module.run(context)
         for key in stage.writes:
+            if key in result.reused:
+                (again,) = (name for name, manifest in manifests.items() if manifest.digest == result.reused[key])
+                shutil.rmtree(self.path / key, ignore_errors=True)
+                shutil.copytree(source[again], self.path / key)
+                self.versions[key] = manifests[again].metadata
+                continue
             shutil.rmtree(self.path / key, ignore_errors=True)
             shutil.copytree(work / "out" / key, self.path / key)
             self.versions[key] = result.metadata.get(key, {})
@@ -93,6 +101,7 @@ def make_workplace(path: Path, *, groups=4, samples=4, seed=0, temperature=1.0) 
     for name in ("policy", "reference"):
         make_char_model(work.folder(name), layers=1, width=32, seed=3)
     (work.folder("trainer_state") / "state.json").write_text(json.dumps({"step": 0}))
+    (work.folder("verdict") / VERDICT_FILE).write_text(Verdict().model_dump_json())
     write_rollouts(work, make_rollouts(work, groups=groups, samples=samples, seed=seed, temperature=temperature))
     return work
 

@@ -48,7 +48,7 @@ def test_the_order_of_rollouts_changes_no_row(tmp_path):
 def test_without_a_kl_term_the_reference_is_not_looked_at(tmp_path):
     work = make_workplace(tmp_path)
     (work.path / "reference" / "model.safetensors").unlink()
-    result = work.logprob(config_of(kl_coef=0.0))
+    result = work.logprob(config_of(kl={"coef": 0.0}))
     assert all(row.ref_logprobs is None for row in read_logprobs(work))
     assert result.metrics["kl_ref"] is None
 
@@ -60,7 +60,7 @@ def test_equal_weights_of_policy_and_reference_are_run_once(tmp_path, monkeypatc
     monkeypatch.setattr(
         logprob, "load_policy", lambda folder, **rest: loaded.append(folder.name) or load(folder, **rest)
     )
-    result = work.logprob(config_of(kl_coef=0.1))
+    result = work.logprob(config_of(kl={"coef": 0.1}))
     assert loaded == ["policy"]
     assert all(row.ref_logprobs == row.old_logprobs for row in read_logprobs(work))
     assert result.metrics["kl_ref"] == 0.0
@@ -69,7 +69,7 @@ def test_equal_weights_of_policy_and_reference_are_run_once(tmp_path, monkeypatc
 def test_another_reference_is_run_and_its_kl_reported(tmp_path):
     work = make_workplace(tmp_path)
     make_char_model(work.folder("reference"), layers=1, width=32, seed=4)
-    result = work.logprob(config_of(kl_coef=0.1))
+    result = work.logprob(config_of(kl={"coef": 0.1}))
     assert all(row.ref_logprobs != row.old_logprobs for row in read_logprobs(work))
     assert result.metrics["kl_ref"] > 0.01
 

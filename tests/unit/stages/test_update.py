@@ -93,7 +93,7 @@ def test_micro_batches_and_sharing_change_neither_loss_nor_gradient(work, preset
 
 
 def test_the_loss_of_the_first_step_is_minus_the_mean_advantage(work):
-    result, _ = train(work, preset="grpo", kl_coef=0.0)
+    result, _ = train(work, preset="grpo", kl={"coef": 0.0})
     # Means over each answer, then over answers: centred advantages of whole groups add up to 0.
     assert result.series[0]["loss"] == pytest.approx(0.0, abs=1e-6)
     result, _ = train(work, preset="dapo")
@@ -208,11 +208,11 @@ def test_equal_rewards_everywhere_skip_the_step_and_say_so(work, preset, capsys)
 def test_with_a_kl_term_equal_rewards_still_pull_towards_the_reference(work):
     make_char_model(work.folder("reference"), layers=1, width=32, seed=4)
     write_rewards(work, dict.fromkeys(rewards_of(work), 1.0))
-    result, _ = train(work, preset="grpo", kl_coef=0.1)
+    result, _ = train(work, preset="grpo", kl={"coef": 0.1})
     assert result.metrics["steps_skipped"] == 0
     assert result.series[0]["policy_loss"] == 0
     before = result.series[0]["kl"]
-    after = work.logprob(config_of(kl_coef=0.1), renamed={"policy": "updated_policy"}).metrics["kl_ref"]
+    after = work.logprob(config_of(kl={"coef": 0.1}), renamed={"policy": "updated_policy"}).metrics["kl_ref"]
     assert after < before
 
 
@@ -260,7 +260,7 @@ def test_an_aborted_sample_and_one_without_own_tokens_are_left_out(work):
 
 
 def test_the_importance_weight_is_capped_and_multiplies_the_token_loss(work):
-    config = config_of(preset="dapo", correction_cap=2.0)
+    config = config_of(preset="dapo", correction={"cap": 2.0})
     rollouts = read_rollouts(work)
     # A sampler that thought every token exp(1) times less likely than the trainer does.
     write_rollouts(
@@ -268,7 +268,7 @@ def test_the_importance_weight_is_capped_and_multiplies_the_token_loss(work):
     )
     work.logprob(config)
     capped = work.update(config).series[0]
-    plain = work.update(config_of(preset="dapo", correction="none")).series[0]
+    plain = work.update(config_of(preset="dapo", correction={"mode": "none"})).series[0]
     assert capped["loss"] == pytest.approx(2 * plain["loss"], rel=1e-5)
     assert capped["correction_mean"] == 2.0
     assert plain["correction_mean"] == 1.0
@@ -328,13 +328,13 @@ def _too_short(row):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_missing_reference, "ref_logprobs is missing but update.kl_coef is 0.1"),
+        (_missing_reference, "ref_logprobs is missing but update.kl.coef is 0.1"),
         (_too_short, "old_logprobs has"),
         (lambda row: Logprob("nobody", row.old_logprobs, row.ref_logprobs, row.entropy), "'nobody' is not in"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused(work, change, message):
-    config = config_of(kl_coef=0.1)
+    config = config_of(kl={"coef": 0.1})
     work.logprob(config)
     first, *others = read_logprobs(work)
     write_logprobs(work, [change(first), *others])
@@ -356,7 +356,7 @@ def test_the_trainer_state_of_another_model_is_refused(work):
     make_char_model(work.folder("policy"), layers=1, width=64, seed=3)
     rollouts = make_rollouts(work)
     write_rollouts(work, rollouts)
-    config = config_of(kl_coef=0.0)
+    config = config_of(kl={"coef": 0.0})
     work.logprob(config)
     with pytest.raises(ContractError, match="do not fit"):
         work.update(config, renamed={"trainer_state": "updated_trainer_state"})
