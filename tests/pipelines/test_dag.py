@@ -156,3 +156,22 @@ def test_the_golden_ir_is_what_the_code_compiles(tmp_path, name):
     assert (tmp_path / "ir.yaml").read_text() == (ROOT / "pipelines" / "compiled" / f"{name}.yaml").read_text()
     assert size < train.MAX_IR_BYTES
     assert dag_tasks(config.rounds) <= MAX_TASKS
+
+
+@pytest.mark.parametrize(("interval", "source"), [(0, "sft"), (1, "update-3"), (2, "update-2"), (3, "update-3")])
+def test_the_reference_is_refreshed_by_the_shape_of_the_dag(tmp_path, interval, source):
+    pipeline, _ = compiled(tmp_path, ["rounds=4", f"update.kl.refresh_interval={interval}"])
+    inputs = tasks_of(pipeline)["round 4 - logprob"]["inputs"]["artifacts"]
+    assert inputs["reference"]["taskOutputArtifact"]["producerTask"] == source
+    assert inputs["policy"]["taskOutputArtifact"]["producerTask"] == "update-3"
+
+
+def test_an_update_hands_policy_trainer_state_critic_and_verdict_to_the_next(tmp_path):
+    pipeline, _ = compiled(tmp_path, ["rounds=3", "max_staleness=1"])
+    tasks = tasks_of(pipeline)
+    for name in ("policy", "trainer_state", "critic", "verdict"):
+        source = tasks["round 3 - update"]["inputs"]["artifacts"][name]["taskOutputArtifact"]
+        assert source == {"producerTask": "update-2", "outputArtifactKey": f"updated_{name}"}
+    # The verdict that a rollout reads is that of its own policy: an earlier one, so that rounds may overlap.
+    rollout_inputs = tasks["round 3 - rollout"]["inputs"]["artifacts"]
+    assert rollout_inputs["verdict"]["taskOutputArtifact"]["producerTask"] == "update"

@@ -22,8 +22,8 @@ def test_every_verb_has_help(capsys, verb):
 
 def test_the_help_of_run_lists_the_settings(capsys):
     _, out, _ = call(capsys, "run", "--help")
-    assert "update.clip_high (None)" in out
-    assert "Upper clip range of the ratio" in out
+    assert "update.loss.clip_high (None)" in out
+    assert "Upper clip range: the ratio is kept below" in out
 
 
 def test_plan_shows_settings_dag_tasks_and_size(capsys):

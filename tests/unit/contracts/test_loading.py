@@ -1,11 +1,14 @@
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from burnish.contracts.algorithm import Preset
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import dump_config, load_config, parse_config
-from burnish.contracts.presets import PRESETS
+from burnish.contracts.presets import PRESETS, preset_fields
 
 
 def test_overrides_reach_sections_and_lists(tmp_path):
@@ -55,9 +58,33 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_fills_what_is_empty_and_leaves_what_is_set(preset):
-    config = parse_config({"update": {"preset": preset, "clip_high": 0.5}})
-    expected = PRESETS[preset] | {"clip_high": 0.5}
-    assert {field: getattr(config.update, field) for field in expected} == expected
+    update = parse_config({"update": {"preset": preset, "loss": {"clip_high": 0.5}}}).update
+    for section, values in preset_fields(preset).items():
+        expected = values | ({"clip_high": 0.5} if section == "loss" else {})
+        assert {field: getattr(getattr(update, section), field) for field in expected} == expected
+
+
+def test_every_preset_of_the_schema_is_defined_and_leaves_no_choice_open():
+    assert set(PRESETS) == set(get_args(Preset))
+    for name in PRESETS:
+        update = parse_config({"update": {"preset": name}}).update
+        sections = (update.advantage, update.loss, update.kl, update.filters, update.positive)
+        # Bounds of a correction have defaults by its mode; the filters that stay empty are off.
+        optional = {"length_quantile", "length_mad", "repetition"}
+        empty = {field for section in sections for field, value in dict(section).items() if value is None}
+        assert empty <= optional
+        assert update.correction.mode is not None
+        assert update.needs_critic == (name in {"ppo", "vapo"})
+
+
+def test_gspo_does_not_inherit_the_clip_range_of_ppo():
+    loss = parse_config({"update": {"preset": "gspo"}}).update.loss
+    assert (loss.clip_low, loss.clip_high) == (3e-4, 4e-4)
+
+
+def test_a_detector_that_could_never_trip_is_refused():
+    with pytest.raises(ConfigError, match=r"collapse: patience=6 can never be reached within recent=5"):
+        parse_config({"collapse": {"patience": 6}})
 
 
 @given(

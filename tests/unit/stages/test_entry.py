@@ -150,3 +150,44 @@ def test_the_seed_differs_by_round_and_not_by_attempt(workplace, tmp_path):
         manifest = Manifest.from_json((tmp_path / "rewards.json").read_bytes(), "rewards")
         seeds.append(manifest.metadata["seed"])
     assert seeds[0] != seeds[1]
+
+
+def test_after_a_stop_a_stage_passes_on_without_work_and_says_so(workplace, monkeypatch, tmp_path):
+    def stop(context):
+        (context.output_dir("rollouts") / "n.txt").write_text("1")
+        return StageResult(metadata={"rollouts": {"stopped": True}})
+
+    monkeypatch.setattr(sys.modules["burnish.stages.make"], "run", stop)
+    run_make(workplace)
+    record = run_double(workplace)
+    assert workplace.calls == []
+    assert record.skipped
+    passed = Manifest.from_json((tmp_path / "rewards.json").read_bytes(), "rewards")
+    assert passed.blobs == []
+    # What reads the empty artifact is stopped as well.
+    assert passed.metadata == {"stopped": True}
+    assert {found.stage: found.skipped for found in open_store().run_records("r")} == {"make": False, "double": True}
+
+
+def test_after_a_stop_an_input_of_the_output_s_kind_goes_through_unchanged(workplace, monkeypatch, tmp_path):
+    monkeypatch.setitem(
+        stage_table.STAGES, "double", Stage("double", {"rollouts": "rollouts"}, {"again": "rollouts"}, ("seed",))
+    )
+    stopped = StageResult(metadata={"rollouts": {"stopped": True}})
+    monkeypatch.setattr(sys.modules["burnish.stages.make"], "run", lambda context: stopped)
+    run_make(workplace)
+    run_stage(
+        "double", config_path=str(tmp_path / "config.yaml"), run_id="r", round=2,
+        inputs={"rollouts": str(tmp_path / "rollouts.json")}, outputs={"again": str(tmp_path / "again.json")},
+    )  # fmt: skip
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "rollouts.json").read_text()
+
+
+def test_an_output_may_be_an_artifact_that_exists(workplace, monkeypatch, tmp_path):
+    run_make(workplace)
+    made = Manifest.from_json((tmp_path / "rollouts.json").read_bytes(), "rollouts")
+    monkeypatch.setattr(
+        sys.modules["burnish.stages.make"], "run", lambda context: StageResult(reused={"rollouts": made.digest})
+    )
+    again = run_make(workplace, round=2)
+    assert again.outputs == {"rollouts": made.digest}

@@ -9,6 +9,7 @@ from burnish.contracts.config import SftConfig
 from burnish.contracts.errors import ConfigError, StageError
 from burnish.contracts.loading import parse_config
 from burnish.contracts.records import Prompt, write_records
+from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.char import char_tokenizer, make_char_model
 from burnish.models.load import load_policy
 from burnish.stages import sft
@@ -49,7 +50,11 @@ def weights(place):
 
 def test_training_lowers_the_loss_and_writes_version_0_and_step_0(place):
     result = place.run(sft, "sft", config(epochs=10), round=None)
-    assert result.metadata == {"policy": {"policy_version": 0}, "trainer_state": {"step": 0}}
+    assert result.metadata["policy"] == {"policy_version": 0}
+    assert result.metadata["trainer_state"] == {"step": 0}
+    assert result.metadata["verdict"]["status"] == "ok"
+    assert Verdict.from_json((place.path / "verdict" / VERDICT_FILE).read_bytes(), "verdict") == Verdict()
+    assert list((place.path / "critic").iterdir()) == []
     assert json.loads((place.path / "trainer_state" / "state.json").read_text()) == {"step": 0}
     assert result.metrics["demonstrations"] == 18
     assert result.metrics["validation_demonstrations"] == 6

@@ -22,7 +22,7 @@ def test_it_writes_the_resolved_configuration_and_the_prompts(tmp_path):
     result, context = run_light("validate", tmp_path, GOOD | {"update": {"preset": "dapo"}})
     resolved = load_config(context.output_dir("resolved") / "config.yaml")
     assert resolved == parse_config(GOOD | {"update": {"preset": "dapo"}})
-    assert resolved.update.clip_high == 0.28
+    assert resolved.update.loss.clip_high == 0.28
     prompts = read_records(context.output_dir("prompts") / "prompts.parquet", Prompt)
     assert result.metrics == {"prompts/sums/eval": 10.0, "prompts/sums/sft": 5.0, "prompts/sums/train": 20.0}
     assert result.counts == {"prompts": {"rows": 35, "train": 20, "eval": 10, "sft": 5}}
