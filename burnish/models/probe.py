@@ -48,8 +48,14 @@ def probe_model(model: PreTrainedModel) -> ModelTraits:
     cap or scale them after the head, and logprobs computed without that would be wrong in silence.
     """
     causal: Any = model
+    _require_linear_head(causal, int(causal.get_input_embeddings().weight.shape[0]))
+    return probe_layers(model)
+
+
+def probe_layers(model: PreTrainedModel) -> ModelTraits:
+    """What packing must know of `model`, which needs no head of its own (a critic's has none)."""
+    causal: Any = model
     vocabulary = int(causal.get_input_embeddings().weight.shape[0])
-    _require_linear_head(causal, vocabulary)
     config = causal.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None)
