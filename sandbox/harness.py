@@ -110,7 +110,7 @@ def _outcome(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "memory"
     foreign = getattr(error, "foreign", False)
-    return "wrong" if isinstance(error, AssertionError) and not foreign else "error"
+    return "wrong" if isinstance(error, AssertionError) and not foreign else "runtime_error"
 
 
 def _foreign_error(reply: dict[str, Any]) -> Exception:

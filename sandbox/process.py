@@ -44,7 +44,7 @@ class Child:
     open: set[int] = field(default_factory=set)
     """Descriptors the loop still reads."""
     cause: str | None = None
-    """Why the host ended it: timeout, output, or internal when the zygote died."""
+    """Why the host ended it: timeout, output_limit, or internal when the zygote died."""
     status: int | None = None
     """Exit code, or minus the signal, once it is over."""
 
@@ -224,13 +224,13 @@ class Zygote:
         room = child.limits.output_kb * 1024 - sum(map(len, child.captured.values()))
         child.captured[stream] += data[:room]
         if len(data) > room:
-            self.kill(child, "output")
+            self.kill(child, "output_limit")
 
     def _on_answer(self, child: Child, data: bytes) -> None:
         child.answers += data
         if len(child.answers) > answer_limit(child.limits):
             child.answers.clear()
-            self.kill(child, "output")
+            self.kill(child, "output_limit")
 
     def _on_control(self) -> None:
         try:

@@ -20,7 +20,7 @@ from sandbox.spec import AssertTest, CallTest, Spec, StdioTest
 _HEAD = 2000
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 
-_OUTPUT = "output"
+_OUTPUT = "output_limit"
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,10 @@ class Result:
     """What running one program against its tests gave."""
 
     verdicts: tuple[str, ...]
-    """One per test: passed, wrong, error, timeout, memory, output, refused, or internal (our fault, says nothing
-    about the program)."""
+    """One per test: passed, wrong, compile_error, runtime_error, timeout, memory, output_limit, refused, or internal
+    (our fault, says nothing about the program)."""
+    details: tuple[str, ...]
+    """One per test, a line on why; empty where the verdict says it all. May be the program's own words."""
     stdout: str
     """Head of the standard output of all tests together."""
     stderr: str
@@ -72,6 +74,7 @@ class Sandbox:
             verdicts = run.all()
         return Result(
             verdicts=tuple(verdicts),
+            details=("",) * len(verdicts),
             stdout=run.head("out"),
             stderr=run.head("err"),
             seconds=time.monotonic() - started,
@@ -188,11 +191,11 @@ def _ended(child: Child, confined: bool) -> str:
     if not confined:
         return "internal"
     # Killed, and not by us: the kernel, out of memory.
-    return "memory" if child.status == -9 else "error"
+    return "memory" if child.status == -9 else "runtime_error"
 
 
 def _raised(answer: dict[str, Any]) -> str:
-    return "memory" if answer.get("raised") == "MemoryError" else "error"
+    return "memory" if answer.get("raised") == "MemoryError" else "runtime_error"
 
 
 def _compared(answer: dict[str, Any], expected: Any) -> str:

@@ -125,7 +125,7 @@ class ExecuteConfig(Section):
     memory_mb: int = Field(512, ge=32)
     """Address-space limit of one execution."""
     output_kb: int = Field(64, ge=1)
-    """Output kept of one execution; more is an `output` verdict."""
+    """Output kept of one execution; more is an `output_limit` verdict."""
     allow_degraded: bool = False
     """Run even where the kernel offers no Landlock or seccomp. Every verdict then carries the mark."""
 

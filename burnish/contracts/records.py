@@ -19,7 +19,9 @@ from burnish.contracts.errors import ContractError
 
 Split = Literal["train", "eval", "sft"]
 FinishReason = Literal["stop", "length", "abort"]
-Verdict = Literal["passed", "wrong", "error", "timeout", "memory", "output", "refused", "internal"]
+Verdict = Literal[
+    "passed", "wrong", "compile_error", "runtime_error", "timeout", "memory", "output_limit", "refused", "internal"
+]
 
 
 def _schema(*fields: "pa.Field[Any]") -> pa.Schema:
@@ -151,10 +153,11 @@ class Execution(Record):
     """What running one sample's code against its tests gave."""
 
     NAME: ClassVar[str] = "execution"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     SCHEMA: ClassVar[pa.Schema] = _schema(
         pa.field("sample_id", pa.string(), nullable=False),
         pa.field("verdicts", pa.list_(pa.string()), nullable=False),
+        pa.field("details", pa.list_(pa.string()), nullable=False),
         pa.field("stdout_head", pa.string(), nullable=False),
         pa.field("stderr_head", pa.string(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
@@ -164,6 +167,8 @@ class Execution(Record):
     sample_id: str
     verdicts: list[Verdict]
     """One per test."""
+    details: list[str] = field(default_factory=list)
+    """One per test, a line on why (the exception and its last frame, say); or none at all."""
     stdout_head: str = ""
     stderr_head: str = ""
     seconds: float = 0.0
@@ -174,6 +179,10 @@ class Execution(Record):
         unknown = set(self.verdicts) - set(get_args(Verdict))
         if unknown:
             raise ContractError(f"execution {self.sample_id}: unknown verdict {sorted(unknown)[0]!r}")
+        if len(self.details) not in {0, len(self.verdicts)}:
+            raise ContractError(
+                f"execution {self.sample_id}: {len(self.details)} details for {len(self.verdicts)} verdicts; one each"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def execute_rollouts(
         return Execution(
             sample_id=sample_id,
             verdicts=[cast(Verdict, verdict) for verdict in result.verdicts],
+            details=list(result.details),
             stdout_head=result.stdout,
             stderr_head=result.stderr,
             seconds=result.seconds,

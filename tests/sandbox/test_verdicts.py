@@ -28,29 +28,29 @@ def verdicts(sandbox, code, spec):
 
 def test_each_call_has_its_own_verdict(sandbox):
     assert verdicts(sandbox, "def add(a, b): return 3", CALL) == ("passed", "wrong")
-    assert verdicts(sandbox, "def add(a, b): return a + b if a == 1 else 1 / 0", CALL) == ("passed", "error")
+    assert verdicts(sandbox, "def add(a, b): return a + b if a == 1 else 1 / 0", CALL) == ("passed", "runtime_error")
 
 
 def test_what_ends_the_process_is_the_verdict_of_the_calls_left(sandbox):
     assert verdicts(sandbox, "import os\ndef add(a, b):\n    return 3 if a == 1 else os._exit(0)", CALL) == (
         "passed",
-        "error",
+        "runtime_error",
     )
     assert verdicts(sandbox, "def add(a, b):\n    return 'x' * 10**10", CALL) == ("memory", "memory")
 
 
 @pytest.mark.parametrize("code", ["x =", "import nothing_like_it", "1 / 0", "", "def other(): pass", "add = 3"])
 def test_a_program_that_does_not_load_or_lacks_the_function_is_an_error(sandbox, code):
-    assert verdicts(sandbox, code, CALL) == ("error", "error")
-    assert verdicts(sandbox, code, CHECK) == ("error",)
+    assert verdicts(sandbox, code, CALL) == ("runtime_error", "runtime_error")
+    assert verdicts(sandbox, code, CHECK) == ("runtime_error",)
 
 
 def test_assertions_run_against_the_program_across_the_pipe(sandbox):
     assert verdicts(sandbox, "def add(a, b): return a + b", CHECK) == ("passed",)
     assert verdicts(sandbox, "def add(a, b): return a - b", CHECK) == ("wrong",)
-    assert verdicts(sandbox, "def add(a, b): return 1 / 0", CHECK) == ("error",)
+    assert verdicts(sandbox, "def add(a, b): return 1 / 0", CHECK) == ("runtime_error",)
     assert verdicts(sandbox, "def add(a, b): return 'x' * 10**10", CHECK) == ("memory",)
-    assert verdicts(sandbox, "def add(a, b):\n    print('x' * 10**6)\n    return 3", CHECK) == ("output",)
+    assert verdicts(sandbox, "def add(a, b):\n    print('x' * 10**6)\n    return 3", CHECK) == ("output_limit",)
 
 
 def test_a_program_that_hangs_under_assertions_times_out():
@@ -81,8 +81,8 @@ def test_assertions_may_expect_an_exception(sandbox):
 def test_a_program_reads_its_input_and_is_judged_by_what_it_prints(sandbox):
     assert verdicts(sandbox, "print(sum(map(int, input().split())))", STDIO) == ("passed",)
     assert verdicts(sandbox, "print(4)", STDIO) == ("wrong",)
-    assert verdicts(sandbox, "print(3); 1 / 0", STDIO) == ("error",)
-    assert verdicts(sandbox, "print(3)\nraise SystemExit(2)", STDIO) == ("error",)
+    assert verdicts(sandbox, "print(3); 1 / 0", STDIO) == ("runtime_error",)
+    assert verdicts(sandbox, "print(3)\nraise SystemExit(2)", STDIO) == ("runtime_error",)
     assert verdicts(sandbox, "print(3)\nraise SystemExit", STDIO) == ("passed",)
     assert verdicts(sandbox, "x = 'x' * 10**10", STDIO) == ("memory",)
     assert verdicts(sandbox, "if __name__ == '__main__': print('3  \\n\\n')", STDIO) == ("passed",)
@@ -274,4 +274,4 @@ def test_too_much_output_counts_however_quickly_the_answer_follows(sandbox, test
     # The kill races with the answer: the verdict must not depend on which of them wins.
     calls = parse_spec({"tests": [{"args": [1, 2], "expected": 3}], "entry_point": "add"})
     code = "def add(a, b):\n    print('x' * 200_000)\n    return 3"
-    assert {verdicts(sandbox, code, CHECK if test == "assertions" else calls) for _ in range(60)} == {("output",)}
+    assert {verdicts(sandbox, code, CHECK if test == "assertions" else calls) for _ in range(60)} == {("output_limit",)}

@@ -23,7 +23,7 @@ ROLLOUT = Rollout(
     input_ids=[1, 2], response_ids=[5, 2], loss_mask=[1, 1], rollout_logprobs=[-0.5, -0.25], finish_reason="stop",
     temperature=1.0, top_p=1.0, top_k=0, seed=9, logprobs_mode="processed", prompt_text="3+4?", text="7",
 )  # fmt: skip
-EXECUTION = Execution("s1", ["passed", "timeout"], "out", "err", 0.5)
+EXECUTION = Execution("s1", ["passed", "timeout"], ["", "ended after 5 s"], "out", "err", 0.5)
 REWARD = Reward("s1", {"exact": 1.0, "math": None}, 1.0, ["truncated"])
 LOGPROB = Logprob("s1", [-0.5, -0.25], None, [0.125, 0.25])
 
@@ -62,16 +62,17 @@ def test_the_wrong_record_type_is_refused(tmp_path):
         read_records(tmp_path / "r.parquet", Rollout)
 
 
-def test_a_newer_schema_is_refused(tmp_path):
-    schema = Execution.SCHEMA.with_metadata({"record": "execution", "schema_version": "2"})
+@pytest.mark.parametrize("version", ["1", "3"])
+def test_an_older_or_newer_schema_is_refused(tmp_path, version):
+    schema = Execution.SCHEMA.with_metadata({"record": "execution", "schema_version": version})
     pq.write_table(pa.Table.from_pylist([], schema=schema), tmp_path / "r.parquet")
-    with pytest.raises(ContractError, match="version 2, this burnish reads 1"):
+    with pytest.raises(ContractError, match=f"version {version}, this burnish reads 2"):
         read_records(tmp_path / "r.parquet", Execution)
 
 
 def test_other_columns_are_refused(tmp_path):
     fields = [field for field in Execution.SCHEMA if field.name != "seconds"]
-    schema = pa.schema(fields).with_metadata({"record": "execution", "schema_version": "1"})
+    schema = pa.schema(fields).with_metadata({"record": "execution", "schema_version": str(Execution.VERSION)})
     pq.write_table(pa.Table.from_pylist([], schema=schema), tmp_path / "r.parquet")
     with pytest.raises(ContractError, match="seconds"):
         read_records(tmp_path / "r.parquet", Execution)
@@ -108,3 +109,9 @@ def test_a_prompt_has_either_messages_or_text(tmp_path):
 def test_schemas_and_dataclasses_name_the_same_columns():
     for record_type in (Prompt, Rollout, Execution, Reward, Logprob):
         assert [field.name for field in dataclasses.fields(record_type)] == record_type.SCHEMA.names
+
+
+def test_details_are_one_for_each_verdict_or_none_at_all(tmp_path):
+    write_records(tmp_path / "r.parquet", [Execution("s1", ["passed", "wrong"])], Execution)
+    with pytest.raises(ContractError, match="execution s1: 1 details for 2 verdicts"):
+        write_records(tmp_path / "r.parquet", [Execution("s1", ["passed", "wrong"], ["got 3"])], Execution)

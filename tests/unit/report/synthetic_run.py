@@ -120,7 +120,9 @@ class SyntheticRun:
         self._stage("rollout", {"rollouts": ("rollouts", _rows("rollouts", rollouts))}, 42.0, metrics, round=round)
         executions = [
             Execution(
-                row.sample_id, ["passed", "passed" if row.text.startswith("def") else "wrong"], "", "NameError: x"
+                row.sample_id,
+                ["passed", "passed" if row.text.startswith("def") else "wrong"],
+                stderr_head="NameError: x",
             )
             for row in rollouts
             if row.task == "code"
