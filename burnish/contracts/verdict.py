@@ -49,9 +49,8 @@ class Verdict(BaseModel):
     @property
     def metadata(self) -> dict[str, object]:
         """For the manifest. `stopped` makes every stage that reads it pass its inputs on without work."""
-        return {"status": self.status, "round": self.round, "reasons": self.reasons} | (
-            {"stopped": True} if self.status == "stop" else {}
-        )
+        stopped: dict[str, object] = {"stopped": True} if self.status == "stop" else {}
+        return {"status": self.status, "round": self.round, "reasons": self.reasons} | stopped
 
     @classmethod
     def from_json(cls, text: str | bytes, origin: str) -> "Verdict":
