@@ -50,7 +50,13 @@ def token_logprobs(
     softmax and entropy are float32 always. Gradients flow from the logprobs, not from the entropies. The model must
     have passed `probe_model`.
     """
-    states = completion_states(model, batch, dtype)
+    return state_logprobs(model, completion_states(model, batch, dtype), batch, chunk_tokens)
+
+
+def state_logprobs(
+    model: PreTrainedModel, states: Tensor, batch: PackedBatch, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+) -> tuple[Tensor, Tensor]:
+    """The second half of `token_logprobs`, for who also needs the states [T, D]: a value head that shares them."""
     causal: Any = model
     head = causal.get_output_embeddings()
     targets, temperatures = batch.targets.to(states.device), batch.temperatures.to(states.device)
