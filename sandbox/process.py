@@ -56,7 +56,7 @@ class Child:
 class Zygote:
     """The clean interpreter and the loop around its programs. Raises SandboxUnavailable."""
 
-    def __init__(self, allow_degraded: bool = False) -> None:
+    def __init__(self, allow_degraded: bool = False, interrupt: int | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         root = str(Path(__file__).resolve().parent.parent)
         start = f"import sys; sys.path.insert(0, {root!r}); from sandbox.zygote import main; "
@@ -84,6 +84,8 @@ class Zygote:
             raise SandboxUnavailable("the sandbox's zygote did not start") from None
         ours.setblocking(False)
         self._selector.register(ours, selectors.EVENT_READ, self._on_control)
+        if interrupt is not None:  # while it is readable, whatever runs is ended
+            self._selector.register(interrupt, selectors.EVENT_READ, lambda: self._kill_all("internal"))
         self.missing: list[str] = hello["missing"] + [f"a way to stop: {door}" for door in hello["escapes"]]
         if self.missing and not allow_degraded:
             self.close()
@@ -149,8 +151,7 @@ class Zygote:
         while not until():
             left = deadline - time.monotonic()
             if left <= 0:
-                for child in list(self._children.values()):
-                    self.kill(child, "timeout")
+                self._kill_all("timeout")
                 left = _START_SECONDS
             events = self._selector.select(left)
             if not events and time.monotonic() > deadline + _START_SECONDS:
@@ -168,6 +169,10 @@ class Zygote:
             self._control.send(json.dumps({"kill": child.job}).encode())
         except OSError:
             self._zygote_died()
+
+    def _kill_all(self, cause: str) -> None:
+        for child in list(self._children.values()):
+            self.kill(child, cause)
 
     def close(self) -> None:
         """End the zygote and with it everything in it."""

@@ -4,8 +4,10 @@ Calls and standard output are compared here, in the host. Assertions run in a se
 code. A program that ends early, prints what it likes or bends Python's own functions gains nothing by it.
 """
 
+import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any
 
 from sandbox import values
 from sandbox.limits import Limits
-from sandbox.process import Child, Zygote, answer_limit
+from sandbox.process import Child, SandboxUnavailable, Zygote, answer_limit
 from sandbox.spec import AssertTest, CallTest, Spec, StdioTest
 
 _HEAD = 2000
@@ -50,7 +52,12 @@ class Sandbox:
     def __init__(self, limits: Limits = Limits(), *, allow_degraded: bool = False) -> None:  # noqa: B008 - frozen
         self.limits = limits
         self._allow_degraded = allow_degraded
-        self._zygote = Zygote(allow_degraded)
+        self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._zygote = Zygote(allow_degraded, self._interrupt)
+        except SandboxUnavailable:
+            os.close(self._interrupt)
+            raise
 
     def __enter__(self) -> "Sandbox":
         return self
@@ -60,12 +67,24 @@ class Sandbox:
 
     def close(self) -> None:
         self._zygote.close()
+        if self._interrupt >= 0:
+            os.close(self._interrupt)
+            self._interrupt = -1
+
+    def interrupt(self) -> None:
+        """End what runs; until `rearm`, whatever else is started too. The one method for other threads to call."""
+        os.eventfd_write(self._interrupt, 1)
+
+    def rearm(self) -> None:
+        """Take an interrupt back, so that programs run again."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._interrupt)
 
     def run_tests(self, code: str, spec: Spec) -> Result:
         """Run `code` against every test of `spec`; the limits hold for all of them together."""
         if not self._zygote.alive:
             self._zygote.close()
-            self._zygote = Zygote(self._allow_degraded)
+            self._zygote = Zygote(self._allow_degraded, self._interrupt)
         started = time.monotonic()
         run = _Run(self._zygote, self.limits, code, spec, started + self.limits.wall_s)
         if len(code.encode("utf-8", "replace")) > self.limits.code_kb * 1024:
