@@ -1,12 +1,11 @@
 """logprob: the trainer's own logprobs of what the sampler drew, under the policy and, for a KL term, the reference.
 
-Runs beside execute and reward: it needs the rollouts and the weights alone. Its metrics say how far sampler and
-trainer disagree.
+Runs beside execute and reward: it needs the rollouts and the weights alone. For PPO it adds the critic's values; one
+model is in memory at a time. Its metrics (logprob_figures) say how far sampler and trainer disagree.
 """
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,36 +13,39 @@ from torch import Tensor
 from burnish.contracts.artifacts import Manifest
 from burnish.contracts.errors import ContractError, StageError
 from burnish.contracts.records import Logprob, Rollout, read_records, write_records
-from burnish.maths.correction import effective_sample_share, truncated_importance_weights
-from burnish.maths.diagnostics import mismatch
-from burnish.maths.kl import kl_estimate
+from burnish.models.backbone import completion_states
+from burnish.models.critic import CriticOrigin, find_critic, head_values, load_critic
+from burnish.models.grouping import PackedBatch
 from burnish.models.load import load_policy
-from burnish.models.logprobs import plan_batches, token_logprobs
-from burnish.models.probe import probe_model
+from burnish.models.logprobs import plan_batches, state_logprobs
+from burnish.models.probe import ModelTraits, probe_layers, probe_model
 from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
+from burnish.stages.logprob_figures import figures, worst_tokens
 from burnish.stages.progress import progress
-
-_WORST_TOKENS = 10
 
 
 def run(context: StageContext) -> StageResult:
     """Write `logprobs.parquet`: one row a rollout, aligned with its response_ids.
 
-    Raises ContractError for rollouts whose sampler drew from another distribution than the trainer can recompute,
-    StageError when the model's logprobs are not finite.
+    Raises ContractError for rollouts whose sampler drew from another distribution than the trainer can recompute and
+    for a critic that does not fit, StageError when a logprob or a value is not finite.
     """
     config = context.config
     device = setup_torch(config.runtime, context.seed)
     rollouts = read_records(context.input_dir("rollouts") / "rollouts.parquet", Rollout)
     _require_recomputable(rollouts)
+    critic = _find_critic(context)
     started = time.perf_counter()
-    old, entropy = _score(context, "policy", rollouts, device)
+    shared = critic.head.to(device) if critic and critic.layers is None and not critic.silent else None
+    old, entropy, values = _score(context, "policy", rollouts, device, shared)
     seconds = time.perf_counter() - started
     reference = None
     if config.update.kl.coef:
         same = _weights(context.inputs["policy"]) == _weights(context.inputs["reference"])
         reference = old if same else _score(context, "reference", rollouts, device)[0]
+    if critic and values is None:
+        values = _values(context, critic, rollouts, device)
     write_records(
         context.output_dir("logprobs") / "logprobs.parquet",
         (
@@ -52,18 +54,19 @@ def run(context: StageContext) -> StageResult:
                 old[index].tolist(),
                 None if reference is None else reference[index].tolist(),
                 entropy[index].tolist(),
+                None if values is None else values[index].tolist(),
             )
             for index, rollout in enumerate(rollouts)
         ),
         Logprob,
     )
     tokens = sum(len(rollout.response_ids) for rollout in rollouts)
-    metrics = _metrics(context, rollouts, old, entropy, reference)
+    metrics = figures(rollouts, old, entropy, reference, values, config.update, config.logprob.ratio_bounds)
     metrics |= {"tokens": float(tokens), "tokens_per_second": tokens / seconds}
     return StageResult(
         metrics,
         counts={"logprobs": {"samples": len(rollouts), "tokens": tokens}},
-        metadata={"logprobs": {"worst_tokens": _worst_tokens(rollouts, old)}},
+        metadata={"logprobs": {"worst_tokens": worst_tokens(rollouts, old)}},
     )
 
 
@@ -92,10 +95,25 @@ def _weights(manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
+def _find_critic(context: StageContext) -> CriticOrigin | None:
+    """The critic as the update will find it; None when nothing asks for values."""
+    config = context.config
+    if not config.update.needs_critic:
+        return None
+    return find_critic(
+        context.input_dir("critic"), context.input_dir("policy"), config.update.critic, config.model, context.workdir
+    )
+
+
 def _score(
-    context: StageContext, name: str, rollouts: list[Rollout], device: torch.device
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Logprobs and entropies of each rollout, [R] float32 on the CPU, under the input policy `name`."""
+    context: StageContext,
+    name: str,
+    rollouts: list[Rollout],
+    device: torch.device,
+    value_head: torch.nn.Linear | None = None,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor] | None]:
+    """Logprobs, entropies and, with a `value_head` on the same layers, values of each rollout under the input policy
+    `name`."""
     config = context.config
     model = load_policy(
         context.input_dir(name),
@@ -103,77 +121,55 @@ def _score(
         attention=config.model.attention,
         trust_remote_code=config.model.trust_remote_code,
     ).model
+
+    def score(batch: PackedBatch) -> tuple[Tensor, ...]:
+        states = completion_states(model, batch, _dtype(context))
+        scored = state_logprobs(model, states, batch, config.logprob.chunk_tokens)
+        return scored if value_head is None else (*scored, head_values(value_head, states))
+
+    logprobs, entropies, *values = _over_batches(context, name, rollouts, probe_model(model), score)
+    return logprobs, entropies, values[0] if values else None
+
+
+def _values(context: StageContext, critic: CriticOrigin, rollouts: list[Rollout], device: torch.device) -> list[Tensor]:
+    """Values of each rollout under a critic with layers of its own, or any whose head is zero."""
+    if critic.silent:
+        return [torch.zeros(len(rollout.response_ids)) for rollout in rollouts]
+    model = load_critic(critic, context.config.model, device)
+    traits = probe_layers(model.layers)
+    (values,) = _over_batches(context, "critic", rollouts, traits, lambda batch: (model(batch, _dtype(context)),))
+    return values
+
+
+def _over_batches(
+    context: StageContext,
+    name: str,
+    rollouts: list[Rollout],
+    traits: ModelTraits,
+    score: Callable[[PackedBatch], tuple[Tensor, ...]],
+) -> list[list[Tensor]]:
+    """What `score` gives for packed rollouts, [T] each, as [R] float32 on the CPU for each rollout."""
     batches = plan_batches(
-        probe_model(model),
+        traits,
         rollouts,
-        token_budget=config.logprob.token_budget,
-        share_prompt=config.update.share_prompt,
+        token_budget=context.config.logprob.token_budget,
+        share_prompt=context.config.update.share_prompt,
     )
-    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
-    logprobs: dict[int, Tensor] = {}
-    entropies: dict[int, Tensor] = {}
+    scored: dict[int, list[Tensor]] = {}
     with torch.inference_mode():
         for batch in progress(batches, len(batches), f"{context.title}: {name}", "batches"):
-            values, entropy = token_logprobs(model, batch, dtype=dtype, chunk_tokens=config.logprob.chunk_tokens)
-            logprobs |= zip(batch.order, torch.split(values.cpu(), batch.lengths), strict=True)
-            entropies |= zip(batch.order, torch.split(entropy.cpu(), batch.lengths), strict=True)
+            parts = [torch.split(tokens.cpu(), batch.lengths) for tokens in score(batch)]
+            scored |= {index: [part[at] for part in parts] for at, index in enumerate(batch.order)}
     for index, rollout in enumerate(rollouts):
-        if not logprobs[index].isfinite().all():
-            raise StageError(f"rollout {rollout.sample_id}: its logprobs under the {name} are not finite")
-    indices = range(len(rollouts))
-    return [logprobs[index] for index in indices], [entropies[index] for index in indices]
+        if not all(bool(tokens.isfinite().all()) for tokens in scored[index]):
+            what = "values" if name == "critic" else "logprobs"
+            raise StageError(f"rollout {rollout.sample_id}: its {what} under the {name} are not finite")
+    return [list(tokens) for tokens in zip(*(scored[index] for index in range(len(rollouts))), strict=True)]
 
 
-def _metrics(
-    context: StageContext,
-    rollouts: list[Rollout],
-    old: list[Tensor],
-    entropy: list[Tensor],
-    reference: list[Tensor] | None,
-) -> dict[str, float | None]:
-    """Means over the tokens the policy generated."""
-    config = context.config
-    generated = torch.cat([torch.tensor(rollout.loss_mask) for rollout in rollouts]) == 1
-    old_tokens = torch.cat(old)[generated]
-    sampler = torch.cat([torch.tensor(rollout.rollout_logprobs) for rollout in rollouts])[generated]
-    figures = mismatch(old_tokens, sampler, config.logprob.ratio_bounds)
-    if figures is None:
-        raise ContractError("rollouts.parquet: loss_mask is 0 everywhere; there is no token to train on")
-    capped = config.update.correction.mode == "token_tis"
-    weights = truncated_importance_weights(
-        old_tokens, sampler, cap=(config.update.correction.cap or 2.0) if capped else float("inf")
-    )
-    kl = None
-    if reference is not None:
-        kl = float(kl_estimate(old_tokens, torch.cat(reference)[generated], "k3").mean())
-    return {
-        "entropy": float(torch.cat(entropy)[generated].mean()),
-        "kl_ref": kl,
-        "mismatch_kl": figures.kl,
-        "mismatch_k3": figures.k3,
-        "mismatch_mean_abs": figures.mean_abs,
-        "mismatch_chi2": figures.chi2,
-        "ratio_outside_share": figures.share_outside,
-        "token_mult_prob_error": figures.token_mult_prob_error,
-        "ess": effective_sample_share(weights),
-    }
-
-
-def _worst_tokens(rollouts: list[Rollout], old: list[Tensor]) -> list[dict[str, Any]]:
-    """Where sampler and trainer disagree most, the worst first."""
-    found = [
-        (abs(trainer - sampler), rollout.sample_id, position, trainer, sampler)
-        for rollout, values in zip(rollouts, old, strict=True)
-        for position, (trainer, sampler, mask) in enumerate(
-            zip(values.tolist(), rollout.rollout_logprobs, rollout.loss_mask, strict=True)
-        )
-        if mask
-    ]
-    found.sort(key=lambda item: (-item[0], item[1], item[2]))
-    return [
-        {"sample_id": sample_id, "position": position, "trainer": trainer, "sampler": sampler}
-        for _, sample_id, position, trainer, sampler in found[:_WORST_TOKENS]
-    ]
+def _dtype(context: StageContext) -> torch.dtype:
+    """Compute type of the layers."""
+    return torch.bfloat16 if context.config.model.dtype == "bfloat16" else torch.float32
 
 
 if __name__ == "__main__":

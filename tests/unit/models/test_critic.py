@@ -209,7 +209,7 @@ def test_a_model_of_other_tokens_is_refused(char_folder, empty, tmp_path):
 
 def test_a_start_that_is_not_there_is_named(char_folder, empty, tmp_path):
     (tmp_path / "hollow").mkdir()
-    with pytest.raises(ConfigError, match="update.critic.init is"):
+    with pytest.raises(ConfigError, match=r"update\.critic\.init is"):
         find(empty, char_folder, tmp_path, init=str(tmp_path / "hollow"))
 
 
@@ -218,7 +218,7 @@ def test_weights_that_are_missing_are_never_made_up(char_folder, empty, tmp_path
     shutil.copytree(char_folder, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    with pytest.raises(ContractError, match="layers.2"):
+    with pytest.raises(ContractError, match=r"layers\.2"):
         load_critic(find(empty, folder, tmp_path), MODEL, "cpu")
 
 
