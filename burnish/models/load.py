@@ -80,10 +80,19 @@ def read_eos_token_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> froz
     return ids
 
 
-def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write weights, configuration, generation config and tokenizer into `folder`; equal weights give equal bytes."""
+def save_policy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    *,
+    weights: dict[str, torch.Tensor] | None = None,
+) -> None:
+    """Write weights, configuration, generation config and tokenizer into `folder`; equal weights give equal bytes.
+
+    `weights`: the full state dict, for a model whose own is spread over several processes.
+    """
     _settle_tied_head(model)
-    model.save_pretrained(folder, max_shard_size="2GB")
+    model.save_pretrained(folder, state_dict=weights, max_shard_size="2GB")
     tokenizer.save_pretrained(folder)
     # safetensors writes files that only their owner may read; a cache folder is shared between users.
     for path in folder.glob("*.safetensors"):

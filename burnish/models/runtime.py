@@ -17,7 +17,7 @@ def setup_torch(runtime: RuntimeConfig, seed: int) -> torch.device:
 
     Raises ConfigError when `runtime.device` asks for a GPU that torch does not see.
     """
-    device = _device(runtime)
+    device = choose_device(runtime)
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
     torch.manual_seed(seed)
@@ -31,7 +31,8 @@ def setup_torch(runtime: RuntimeConfig, seed: int) -> torch.device:
     return device
 
 
-def _device(runtime: RuntimeConfig) -> torch.device:
+def choose_device(runtime: RuntimeConfig) -> torch.device:
+    """The device that `runtime.device` names. Raises ConfigError when torch does not see it."""
     if runtime.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("runtime.device is 'cuda': torch sees no GPU here; use `auto` or `cpu`")
     if runtime.device == "auto":

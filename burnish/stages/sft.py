@@ -11,12 +11,17 @@ from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Prompt, iter_records
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.load import copy_policy, load_policy, resolve_base_model, save_policy
+from burnish.models.parallel import ParallelPolicy, Ranks, whole_weights
 from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
+from burnish.stages.ranks import train_on_ranks
 from burnish.stages.sft_batches import build_examples
 from burnish.stages.sft_data import SFT_DATA
 from burnish.stages.sft_training import Training
+
+# The base model's folder, as the stage's process found or made it.
+_BASE = "base"
 
 
 def run(context: StageContext) -> StageResult:
@@ -25,29 +30,34 @@ def run(context: StageContext) -> StageResult:
     Raises ConfigError when the base model cannot be found, StageError when the loss stops being finite.
     """
     config = context.config
-    device = setup_torch(config.runtime, context.seed)
     base = resolve_base_model(config.model, seed=config.seed, scratch=context.workdir)
-    policy = context.output_dir("policy")
     (context.output_dir("trainer_state") / "state.json").write_text(json.dumps({"step": 0}), "utf-8")
     (context.output_dir("verdict") / VERDICT_FILE).write_text(Verdict().model_dump_json(), "utf-8")
     context.output_dir("critic")
-    result = StageResult(
-        metadata={"policy": {"policy_version": 0}, "trainer_state": {"step": 0}, "verdict": Verdict().metadata}
-    )
-    demonstrations = _demonstrations(context) if config.sft.enabled else []
-    if not demonstrations:
+    if config.sft.enabled and _demonstrations(context):
+        (context.workdir / _BASE).symlink_to(base.resolve(), target_is_directory=True)
+        result = train_on_ranks(context, train)
+    else:
         announce(f"{context.title}: no demonstrations, the base model is the first policy")
-        copy_policy(base, policy, trust_remote_code=config.model.trust_remote_code)
-        return result
+        copy_policy(base, context.output_dir("policy"), trust_remote_code=config.model.trust_remote_code)
+        result = StageResult()
+    result.metadata = {"policy": {"policy_version": 0}, "trainer_state": {"step": 0}, "verdict": Verdict().metadata}
+    return result
+
+
+def train(context: StageContext, ranks: Ranks) -> StageResult:
+    """Train the base model on the demonstrations, as one of `ranks`; the first of them writes `policy`."""
+    config = context.config
+    device = setup_torch(config.runtime, context.seed)
     model, tokenizer, eos_token_ids = load_policy(
-        base,
-        device=device,
+        context.workdir / _BASE,
+        device=device if ranks.world == 1 else "cpu",
         attention=config.model.attention,
         trust_remote_code=config.model.trust_remote_code,
     )
     examples = build_examples(
         tokenizer,
-        demonstrations,
+        _demonstrations(context),
         eos_token_ids,
         max_length=config.sft.max_length,
         validation_fraction=config.sft.validation_fraction,
@@ -56,12 +66,14 @@ def run(context: StageContext) -> StageResult:
     if not examples.train:
         raise ConfigError(f"sft.max_length is {config.sft.max_length}: every demonstration is longer; raise it")
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
-    training = Training(model, config.sft, examples, dtype=dtype, seed=config.seed)
+    policy = ParallelPolicy(model, ranks, device=device, dtype=dtype)
+    training = Training(policy, config.sft, examples, seed=config.seed)
     training.fit(context.title)
-    save_policy(model, tokenizer, policy)
-    result.series, result.metrics = training.series, training.metrics()
-    result.counts = {"policy": {"demonstrations": len(examples.train) + len(examples.validation)}}
-    return result
+    weights = whole_weights(model)
+    if ranks.rank == 0:
+        save_policy(model, tokenizer, context.output_dir("policy"), weights=weights)
+    counts = {"policy": {"demonstrations": len(examples.train) + len(examples.validation)}}
+    return StageResult(training.metrics(), training.series, counts)
 
 
 def _demonstrations(context: StageContext) -> list[Prompt]:

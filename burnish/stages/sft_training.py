@@ -8,29 +8,26 @@ import time
 from collections.abc import Iterator
 
 import torch
-from transformers import PreTrainedModel
 
 from burnish.contracts.config import SftConfig
 from burnish.contracts.errors import StageError
 from burnish.maths.schedule import learning_rate
-from burnish.models.logprobs import plan_batches, token_logprobs
-from burnish.models.probe import probe_model
+from burnish.models.logprobs import plan_batches
+from burnish.models.parallel import ParallelPolicy
 from burnish.stages.progress import announce, progress
 from burnish.stages.sft_batches import Example, Examples, epoch_steps
+from burnish.stages.trainer_state import build_optimizer
+
+_BETAS = (0.9, 0.999)
 
 
 class Training:
-    """Trains `model` in place; `series` and `metrics` say how it went."""
+    """Trains `policy` in place; `series` and `metrics` say how it went, on all ranks together."""
 
-    def __init__(
-        self, model: PreTrainedModel, settings: SftConfig, examples: Examples, *, dtype: torch.dtype, seed: int
-    ) -> None:
-        self._model, self._settings, self._examples = model, settings, examples
-        self._dtype, self._seed = dtype, seed
-        self._traits = probe_model(model)
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-        )
+    def __init__(self, policy: ParallelPolicy, settings: SftConfig, examples: Examples, *, seed: int) -> None:
+        self._policy, self._settings, self._examples, self._seed = policy, settings, examples, seed
+        self._trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        self._optimizer = build_optimizer(policy.model, betas=_BETAS, weight_decay=settings.weight_decay)
         self._steps_per_epoch = math.ceil(len(examples.train) / settings.batch_size)
         self._tokens = 0
         self._seconds = 0.0
@@ -62,7 +59,8 @@ class Training:
                 announce(f"{title}: validation loss has not improved for {waited} epochs, stopping")
                 break
         if best_weights is not None and waited:
-            self._model.load_state_dict(best_weights)
+            for parameter, best in zip(self._trained, best_weights, strict=True):
+                parameter.detach().copy_(best)
         self._seconds = time.perf_counter() - started
 
     def metrics(self) -> dict[str, float | None]:
@@ -84,8 +82,8 @@ class Training:
                 self._examples.train, batch_size=self._settings.batch_size, epoch=epoch, seed=self._seed
             )
 
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+    def _weights(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self._trained]
 
     def _step(self, step: int, total: int, batch: list[Example]) -> dict[str, float | None]:
         """One optimizer step over `batch`; returns its series row."""
@@ -105,7 +103,8 @@ class Training:
         for part in self.mean_losses(batch):
             torch.autograd.backward(part)
             loss += part.item()
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.max_grad_norm).item()
+        loss = self._policy.ranks.total(loss)
+        norm = self._policy.clip_gradients(settings.max_grad_norm)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise StageError(f"sft: loss {loss} and gradient norm {norm} at step {step + 1}; lower sft.learning_rate")
         self._optimizer.step()
@@ -116,12 +115,18 @@ class Training:
     def validation_loss(self) -> float | None:
         """Mean negative logprob of the held-back tokens; None when nothing is held back."""
         held_back = self._examples.validation
-        return sum(part.item() for part in self.mean_losses(held_back)) if held_back else None
+        if not held_back:
+            return None
+        return self._policy.ranks.total(sum(part.item() for part in self.mean_losses(held_back)))
 
     def mean_losses(self, examples: list[Example]) -> Iterator[torch.Tensor]:
-        """The micro-batches' shares of the mean over all labelled tokens of `examples`; they add up to it."""
+        """This rank's micro-batches' shares of the mean over all labelled tokens of `examples`; they add up to it."""
+        policy = self._policy
         tokens = sum(len(example.response_ids) for example in examples)
-        budget = self._settings.token_budget
-        for packed in plan_batches(self._traits, examples, token_budget=budget, share_prompt=False):
-            logprobs, _ = token_logprobs(self._model, packed, dtype=self._dtype)
+        mine = policy.ranks.share(
+            examples, [len(example.input_ids) + len(example.response_ids) for example in examples]
+        )
+        packs = plan_batches(policy.traits, mine, token_budget=self._settings.token_budget, share_prompt=False)
+        for packed in policy.ranks.in_step(packs):
+            logprobs, _ = policy(packed)
             yield -logprobs.sum() / tokens
