@@ -98,7 +98,7 @@ STAGES: dict[str, Stage] = {
                 "updated_critic": "critic",
                 "updated_verdict": "verdict",
             },
-            sections=("seed", "rounds", "model", "rollout", "update", "collapse", "runtime"),
+            sections=("seed", "rounds", "model", "rollout", "reward", "update", "collapse", "runtime"),
             torch=True,
             tracked=True,
         ),

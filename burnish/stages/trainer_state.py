@@ -1,9 +1,12 @@
-"""The trainer's memory between rounds: AdamW's moments as safetensors and the step counter as JSON; never pickle.
+"""The trainer's memory between rounds: AdamW's moments as safetensors and a few numbers as JSON; never pickle.
 
-The learning rate is a function of the step and every seed is derived, so nothing else has to be remembered.
+Learning rates and scheduled weights are functions of the step and every seed is derived; what follows a measurement
+instead is a number kept here.
 """
 
+import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,36 +15,46 @@ from torch import Tensor
 
 from burnish.contracts.errors import ContractError
 
-_STEP_FILE = "state.json"
-_MOMENTS_FILE = "optimizer.safetensors"
+_STATE_FILE = "state.json"
+MOMENTS_FILE = "optimizer.safetensors"
 CRITIC_MOMENTS_FILE = "critic_optimizer.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """The numbers that a round leaves to the next."""
+
+    step: int = 0
+    """Optimizer steps behind, skipped ones included."""
+    kl_coef: float | None = None
+    """What the adaptive controller has made of update.kl.coef; None before its first round, or without it."""
+    lr_scale: float = 1.0
+    """What schedule `kl_adaptive` multiplies the learning rate by."""
 
 
 def build_optimizer(
     model: torch.nn.Module, *, betas: tuple[float, float], weight_decay: float
 ) -> torch.optim.Optimizer:
     """AdamW whose decay leaves biases and norms alone; fused, so that a step needs no memory of its own."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if parameter.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trained if parameter.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=betas, fused=True)
 
 
-def load_trainer_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Put the policy's moments in `folder` into `optimizer`; returns the number of steps behind.
-
-    Raises ContractError when the state is unreadable or belongs to another model.
-    """
+def read_trainer_state(folder: Path) -> TrainerState:
+    """The numbers in `folder`. Raises ContractError when they are not there."""
     try:
-        step = int(json.loads((folder / _STEP_FILE).read_text("utf-8"))["step"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ContractError(f"trainer state: {_STEP_FILE} does not hold a step: {error}") from None
-    load_moments(folder / _MOMENTS_FILE, model, optimizer)
-    return step
+        found = json.loads((folder / _STATE_FILE).read_text("utf-8"))
+        kl_coef = found.get("kl_coef")
+        return TrainerState(
+            int(found["step"]), None if kl_coef is None else float(kl_coef), float(found.get("lr_scale", 1.0))
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ContractError(f"trainer state: {_STATE_FILE} does not hold a step: {error}") from None
 
 
 def load_moments(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -64,17 +77,16 @@ def load_moments(path: Path, model: torch.nn.Module, optimizer: torch.optim.Opti
         raise ContractError(f"trainer state: {path.name}: {sorted(tensors)[0]} is not a parameter of this model")
 
 
-def save_trainer_state(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Write the policy's moments and the step into `folder`; equal states give equal bytes."""
-    save_moments(folder / _MOMENTS_FILE, model, optimizer)
-    (folder / _STEP_FILE).write_text(json.dumps({"step": step}), "utf-8")
-
-
 def save_moments(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the moments to `path`; no file where there are none."""
+    """Write the moments to `path`; no file where there are none. Equal moments give equal bytes."""
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        state = optimizer.state.get(parameter, {})
-        tensors |= {f"{name}.{key}": state[key].cpu().contiguous() for key in _MOMENTS if key in state}
+        moments = optimizer.state.get(parameter, {})
+        tensors |= {f"{name}.{key}": moments[key].cpu().contiguous() for key in _MOMENTS if key in moments}
     if tensors:
         save_file(tensors, path)
+
+
+def write_trainer_state(folder: Path, state: TrainerState) -> None:
+    """Write the numbers into `folder`."""
+    (folder / _STATE_FILE).write_text(json.dumps(dataclasses.asdict(state)), "utf-8")

@@ -1,10 +1,11 @@
 """One optimizer step of the policy: micro-batches whose losses add up to that of the whole mini-batch.
 
-Every denominator is in the token weights, which are computed over the mini-batch before the first forward pass.
+Denominators, importance weights and rejections are settled over the mini-batch before the first forward pass.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,34 +14,50 @@ from transformers import PreTrainedModel
 from burnish.contracts.algorithm import UpdateConfig
 from burnish.contracts.errors import StageError
 from burnish.maths.aggregation import token_weights
-from burnish.maths.correction import effective_sample_share, truncated_importance_weights
-from burnish.maths.kl import kl_estimate
-from burnish.maths.losses import clipped_surrogate
+from burnish.maths.correction import correction_weights, effective_sample_share, off_policy_rejected
+from burnish.maths.kl import kl_estimate, off_policy_kl
+from burnish.maths.losses import policy_loss
+from burnish.maths.positive import positive_nll_weights
+from burnish.models.backbone import completion_states
 from burnish.models.grouping import PackedBatch
-from burnish.models.logprobs import plan_batches, token_logprobs
+from burnish.models.logprobs import plan_batches, state_logprobs, token_logprobs
 from burnish.models.probe import ModelTraits
 from burnish.stages.progress import progress
 from burnish.stages.update_batch import Batch
+from burnish.stages.update_tally import Tally
+
+Figures = dict[str, float | None]
+
+ExtraLoss = Callable[[Batch, Tensor, Tensor], Tensor]
+"""(rows of a micro-batch, their token weights [n, R], states [T, D] in the order of `inside`) -> a scalar that is added
+to the loss: the value loss of a critic that shares the policy's layers."""
 
 
-@dataclass
-class _Tally:
-    """What the micro-batches of a step saw, token by token, on trained tokens only."""
+class NotFinite(StageError):
+    """The loss or the gradient of a step is not a number; the weights are as they were."""
 
-    loss: float = 0.0
-    policy_loss: float = 0.0
-    tokens: dict[str, list[Tensor]] = field(default_factory=dict)
+    def __init__(self, title: str, what: str, value: float) -> None:
+        super().__init__(
+            f"{title}: the {what} is {value}; the policy was not changed. Lower update.learning_rate or look at the "
+            "rewards and logprobs of this round"
+        )
+        self.figures: Figures = {"loss" if what == "loss" else "grad_norm": value}
 
-    def add(self, mask: Tensor, **values: Tensor) -> None:
-        for name, value in values.items():
-            self.tokens.setdefault(name, []).append(value.detach()[mask].float().cpu())
 
-    def get(self, name: str) -> Tensor:
-        return torch.cat(self.tokens[name]) if name in self.tokens else torch.zeros(0)
+@dataclass(frozen=True)
+class _Factors:
+    """What multiplies the token losses of a mini-batch, [n, R] each."""
 
-    def mean(self, name: str) -> float | None:
-        values = self.get(name)
-        return float(values.mean()) if values.numel() else None
+    weights: Tensor
+    """Aggregation: denominators of the whole mini-batch."""
+    correction: Tensor
+    """Sampler-trainer mismatch."""
+    likelihood: Tensor
+    """Of the likelihood loss on positive samples."""
+
+    def take(self, rows: Sequence[int], device: torch.device) -> "_Factors":
+        index = torch.tensor(rows, dtype=torch.long)
+        return _Factors(*(each[index].to(device) for each in (self.weights, self.correction, self.likelihood)))
 
 
 @dataclass(frozen=True)
@@ -56,89 +73,147 @@ class PolicyTrainer:
     dtype: torch.dtype = torch.float32
     """Compute type of the layers; weights, gradients and moments are float32."""
     title: str = "update"
+    clip_factor: float = 1.0
+    """Both clip ranges are multiplied by it: less than 1 after a rollback."""
+    extra_loss: ExtraLoss | None = None
 
-    def step(self, batch: Batch, rows: list[int], rate: float) -> dict[str, float | None]:
+    def step(
+        self, batch: Batch, rows: Sequence[int], *, rate: float, kl_coef: float = 0.0, measure_signs: bool = False
+    ) -> Figures:
         """One step on `rows` of `batch` at learning rate `rate`; returns its figures, `skipped` 1 or 0 among them.
 
-        A mini-batch without a gradient (no rows, or no advantage and no KL term) changes nothing, moments included.
-        Raises StageError, with the weights as they were, when the loss or a gradient is not finite.
+        kl_coef: weight of the KL term when it is in the loss. measure_signs: also measure which part of the gradient
+        positive and negative samples make up, on the first micro-batch that holds both.
+        A mini-batch without a gradient (no rows, or neither advantage nor another term) changes nothing, moments
+        included. Raises NotFinite, with the weights as they were.
         """
-        settings = self.settings
-        weights = token_weights(batch.mask[rows], settings.loss.aggregation or "token-mean", self.completion_limit)
-        # A sample with advantage 0 and no KL term adds 0 to the loss and to its gradient. It stays in the
-        # denominators above, but there is no need to run it.
-        active = [at for at, row in enumerate(rows) if settings.kl.coef or batch.advantages[row] != 0]
-        figures: dict[str, float | None] = {
-            "samples": float(len(rows)),
-            "groups": float(len({batch.rollouts[row].group_id for row in rows})),
-            "lr": rate,
-            "skipped": float(not active),
-        }
+        kl_coef = kl_coef if self.settings.kl.place == "loss" else 0.0
+        mini = batch.take(rows)
+        factors, figures = self._prepare(mini)
+        # A sample with advantage 0 and no other term adds 0 to the loss and to its gradient. It stays in the
+        # denominators, but there is no need to run it.
+        wanted = bool(kl_coef) or self.extra_loss is not None
+        active = [row for row in range(len(rows)) if mini.mask[row].any() and (wanted or mini.advantages[row].any())]
+        figures |= {"lr": rate, "skipped": float(not active)}
         if not active:
             return figures
         packs = plan_batches(
             self.traits,
-            [batch.rollouts[rows[at]] for at in active],
-            token_budget=settings.token_budget,
-            share_prompt=settings.share_prompt,
+            [mini.rollouts[row] for row in active],
+            token_budget=self.settings.token_budget,
+            share_prompt=self.settings.share_prompt,
         )
-        tally = _Tally()
+        tally, norms = Tally(), None
         for pack in progress(packs, len(packs), self.title, "micro-batches"):
             chosen = [active[index] for index in pack.order]
-            self._accumulate(batch, [rows[at] for at in chosen], weights[chosen], pack, tally)
-        norm = self._apply(rate)
-        return figures | _figures(tally) | {"grad_norm": norm}
+            micro = mini.take(chosen, self.model.device)
+            terms = self._terms(pack, micro, factors.take(chosen, self.model.device), kl_coef, tally)
+            found = self._backward(*terms, micro, measure_signs and norms is None)
+            norms = norms or found
+        return figures | tally.figures() | _sign_figures(norms) | {"grad_norm": self._apply(rate)}
 
-    def _accumulate(self, batch: Batch, rows: list[int], weights: Tensor, pack: PackedBatch, tally: _Tally) -> None:
-        """Forward and backward of one micro-batch; gradients add to those that are there."""
-        settings, device = self.settings, self.model.device
-        inside = batch.inside[rows]
-
-        def tokens(values: Tensor) -> Tensor:
-            """[rows, R] to the [T] of the pack."""
-            return values[inside].to(device)
-
-        mask, weights = tokens(batch.mask[rows]), tokens(weights)
-        old, sampler = tokens(batch.old_logprobs[rows]), tokens(batch.rollout_logprobs[rows])
-        advantages = tokens(batch.advantages[rows, None].expand_as(inside))
-        logprobs, entropy = token_logprobs(self.model, pack, dtype=self.dtype)
-        surrogate = clipped_surrogate(
-            logprobs, old, advantages, settings.loss.clip_low or 0.0, settings.loss.clip_high or 0.0
+    def divergence(self, batch: Batch) -> float | None:
+        """KL between the policy that the round started from and the present one, nats a trained token (k3)."""
+        packs = plan_batches(
+            self.traits,
+            batch.rollouts,
+            token_budget=self.settings.token_budget,
+            share_prompt=self.settings.share_prompt,
         )
-        correction = torch.ones_like(old)
-        if settings.correction.mode == "token_tis":
-            correction = truncated_importance_weights(old, sampler, settings.correction.cap or 2.0)
-        policy_loss = (weights * correction * surrogate.loss).sum()
-        loss = policy_loss
-        if batch.ref_logprobs is not None and settings.kl.coef:
-            kl = kl_estimate(logprobs, tokens(batch.ref_logprobs[rows]), settings.kl.estimator or "k3")
-            loss = loss + settings.kl.coef * (weights * kl).sum()
-            tally.add(mask, kl=kl)
+        total = 0.0
+        with torch.inference_mode():
+            for pack in packs:
+                micro = batch.take(pack.order, self.model.device)
+                logprobs = _in_rows(token_logprobs(self.model, pack, dtype=self.dtype)[0], micro.inside)
+                total += float(kl_estimate(micro.trainer_logprobs, logprobs, "k3")[micro.mask].double().sum())
+        return total / float(batch.mask.sum()) if batch.mask.any() else None
+
+    def _prepare(self, mini: Batch) -> tuple[_Factors, Figures]:
+        """All that depends on the whole mini-batch, on the CPU, and what there is to say about it."""
+        settings, mask = self.settings, mini.mask
+        correction = correction_weights(mini.old_logprobs, mini.rollout_logprobs, mask, settings.correction)
+        aggregation = settings.loss.aggregation or "token-mean"
+        factors = _Factors(
+            weights=token_weights(mask, aggregation, self.completion_limit, mini.group_ids()),
+            correction=correction.weights,
+            likelihood=positive_nll_weights(mini.advantages, mask) * (settings.positive.nll_weight or 0.0),
+        )
+        applied, advantages = correction.weights[mask], mini.advantages[mask]
+        return factors, {
+            "samples": float(len(mini.rollouts)),
+            "groups": float(len(set(mini.group_ids()))),
+            "ess": effective_sample_share(applied),
+            "correction_mean": float(applied.mean()) if applied.numel() else None,
+            "rejected_sequences": float(correction.rejected_sequences.sum()),
+            "advantage_mean": float(advantages.mean()) if advantages.numel() else None,
+            "advantage_std": float(advantages.std(unbiased=False)) if advantages.numel() else None,
+            "advantage_max": float(advantages.abs().max()) if advantages.numel() else None,
+        }
+
+    def _terms(
+        self, pack: PackedBatch, micro: Batch, factors: _Factors, kl_coef: float, tally: Tally
+    ) -> tuple[Tensor, Tensor]:
+        """Forward pass of one micro-batch: the policy loss of each token, [n, R], and the sum of all other terms."""
+        settings, mask = self.settings, micro.mask
+        states = completion_states(self.model, pack, self.dtype)
+        flat, entropy = state_logprobs(self.model, states, pack)
+        logprobs = _in_rows(flat, micro.inside)
+        token = policy_loss(logprobs, micro.old_logprobs, micro.advantages, mask, settings.loss, self.clip_factor)
+        correction = factors.correction
+        limit = settings.correction.reject_off_policy
+        if limit is not None:
+            rejected = off_policy_rejected(micro.old_logprobs, logprobs.detach(), micro.row_advantages(), mask, limit)
+            correction = torch.where(rejected[:, None], 0.0, correction)
+            tally.rejected += float(rejected.sum())
+        policy = factors.weights * correction * token.loss - factors.likelihood * logprobs
+        rest = policy.new_zeros(())
+        seen = {
+            "ratio": token.ratio,
+            "clipped_low": token.clipped_low,
+            "clipped_high": token.clipped_high,
+            "entropy": _in_rows(entropy, micro.inside),
+        }
+        reference = micro.ref_logprobs
+        if reference is not None:
+            seen["kl"] = kl_estimate(logprobs.detach(), reference, "k3")
+            if kl_coef:
+                estimator = settings.kl.estimator or "k3"
+                kl = (
+                    off_policy_kl(logprobs, micro.old_logprobs, reference, estimator)
+                    if settings.kl.off_policy
+                    else kl_estimate(logprobs, reference, estimator)
+                )
+                rest = rest + kl_coef * (factors.weights * kl).sum()
+        if self.extra_loss is not None:
+            rest = rest + self.extra_loss(micro, factors.weights, states)
+        tally.policy_loss += float(policy.detach().sum())
+        tally.loss += float(policy.detach().sum() + rest.detach())
+        tally.add(mask, seen)
+        return policy, rest
+
+    def _backward(self, policy: Tensor, rest: Tensor, micro: Batch, measure: bool) -> tuple[float, float] | None:
+        """Add the micro-batch's gradients to those that are there; returns the norms of the two parts if measured."""
+        loss = policy.sum() + rest
         if not torch.isfinite(loss):
-            raise StageError(
-                f"{self.title}: the loss is {loss.item()}; the policy was not changed. Lower update.learning_rate or "
-                "look at the logprobs of this round"
-            )
+            raise NotFinite(self.title, "loss", loss.item())
+        positive, negative = micro.advantages > 0, micro.advantages < 0
+        if not (measure and positive.any() and negative.any()):
+            loss.backward()
+            return None
+        parts = (policy[positive].sum(), policy[negative].sum())
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        norms = []
+        for part in parts:
+            gradients = torch.autograd.grad(part, parameters, retain_graph=True, allow_unused=True)
+            norms.append(float(torch.nn.utils.get_total_norm([each for each in gradients if each is not None])))
         loss.backward()
-        tally.loss += loss.item()
-        tally.policy_loss += policy_loss.item()
-        tally.add(
-            mask,
-            ratio=surrogate.ratio,
-            clipped_low=surrogate.clipped_low,
-            clipped_high=surrogate.clipped_high,
-            entropy=entropy,
-            correction=correction,
-        )
+        return norms[0], norms[1]
 
     def _apply(self, rate: float) -> float:
         """Clip the gradient and let the optimizer move the weights; returns the norm before clipping."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
         if not math.isfinite(norm):
-            raise StageError(
-                f"{self.title}: the gradient norm is {norm}; the policy was not changed. Lower update.learning_rate or "
-                "look at the rewards and logprobs of this round"
-            )
+            raise NotFinite(self.title, "gradient norm", norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
@@ -146,20 +221,16 @@ class PolicyTrainer:
         return norm
 
 
-def _figures(tally: _Tally) -> dict[str, float | None]:
-    ratio = tally.get("ratio")
-    low, high = tally.mean("clipped_low"), tally.mean("clipped_high")
+def _in_rows(flat: Tensor, inside: Tensor) -> Tensor:
+    """[T] values of a pack as [n, R], 0 where there is no token; gradients flow back."""
+    return torch.zeros(inside.shape, dtype=flat.dtype, device=flat.device).masked_scatter(inside, flat)
+
+
+def _sign_figures(norms: tuple[float, float] | None) -> Figures:
+    positive, negative = norms or (None, None)
+    total = (positive or 0.0) + (negative or 0.0)
     return {
-        "loss": tally.loss,
-        "policy_loss": tally.policy_loss,
-        "kl": tally.mean("kl"),
-        "entropy": tally.mean("entropy"),
-        "clip_fraction": None if low is None or high is None else low + high,
-        "clip_fraction_low": low,
-        "clip_fraction_high": high,
-        "ratio_mean": tally.mean("ratio"),
-        "ratio_max": float(ratio.max()) if ratio.numel() else None,
-        "ess": effective_sample_share(tally.get("correction")),
-        "correction_mean": tally.mean("correction"),
-        "tokens": float(ratio.numel()),
+        "grad_norm_positive": positive,
+        "grad_norm_negative": negative,
+        "negative_gradient_share": negative / total if negative is not None and total else None,
     }

@@ -19,13 +19,14 @@ from safetensors.torch import load_file
 
 from burnish.contracts.errors import ContractError, StageError
 from burnish.contracts.records import Logprob, Reward
+from burnish.maths.correction import Correction
 from burnish.models.char import make_char_model
 from burnish.models.load import load_policy
 from burnish.models.probe import probe_model
 from burnish.stages import update_step
 from burnish.stages.trainer_state import build_optimizer
 from burnish.stages.update import mini_batches
-from burnish.stages.update_batch import build_batch
+from burnish.stages.update_round import build_batch
 from burnish.stages.update_step import PolicyTrainer
 
 
@@ -145,14 +146,14 @@ def test_two_rounds_through_artifacts_equal_two_rounds_in_memory_bit_by_bit(work
     for round in (1, 2):
         seed = work.seeds[round]
         for rows in mini_batches(batch, steps=2, epochs=1, seed=seed):
-            trainer.step(batch, rows, next(steps))
+            trainer.step(batch, rows, rate=next(steps))
     assert_same(work.weights("updated_policy"), dict(model.named_parameters()))
     moments = load_file(work.path / "updated_trainer_state" / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state[parameter].items():
             assert torch.equal(moments[f"{name}.{key}"], value)
     assert second.metadata["updated_policy"] == {"policy_version": 2, "step": 4}
-    assert json.loads((work.path / "updated_trainer_state" / "state.json").read_text()) == {"step": 4}
+    assert json.loads((work.path / "updated_trainer_state" / "state.json").read_text()) == {"step": 4, "kl_coef": None, "lr_scale": 1.0}
 
 
 def test_a_truncated_sample_leaves_the_loss_and_its_denominators(work):
@@ -243,7 +244,7 @@ def test_a_sample_without_logprobs_counts_in_its_group_s_mean_but_is_not_trained
         config.update,
     )
     assert metrics["dropped/no_logprobs"] == 1
-    advantages = {row.sample_id: float(batch.advantages[at]) for at, row in enumerate(batch.rollouts)}
+    advantages = {row.sample_id: float(batch.advantages[at, 0]) for at, row in enumerate(batch.rollouts)}
     assert "g0s3" not in advantages
     assert advantages["g0s0"] == -1.5
 
@@ -310,7 +311,9 @@ def test_a_loss_that_is_not_finite_stops_the_stage_and_writes_nothing(work, valu
     config = config_of(preset="dr_grpo")
     work.logprob(config)
     monkeypatch.setattr(
-        update_step, "truncated_importance_weights", lambda old, sampler, cap: torch.full_like(old, value)
+        update_step,
+        "correction_weights",
+        lambda old, *_: Correction(torch.full_like(old, value), torch.zeros(len(old), dtype=torch.bool)),
     )
     with pytest.raises(StageError, match="policy was not changed"):
         work.update(config)
