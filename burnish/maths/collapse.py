@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from burnish.contracts.algorithm import CollapseConfig
-from burnish.maths.collapse_limits import START_STEPS, Row, best_reward, past_limits, reward_trend, values_of
+from burnish.maths.collapse_limits import (
+    START_STEPS,
+    Row,
+    best_reward,
+    past_limits,
+    reward_pays,
+    reward_trend,
+    values_of,
+)
 from burnish.maths.robust import centre_and_scale
 
 
@@ -44,6 +52,8 @@ _JUMPS = {
 
 # Values before a jump can be told from noise.
 _ENOUGH = 8
+# Deviations. A steady climb stays below; the first successes of a sparse reward, whose gradients jump too, do not.
+_LEAP = 3.0
 
 REMEDY = {
     "reward": "lower update.learning_rate",
@@ -63,8 +73,8 @@ def detect(history: Sequence[Row], settings: CollapseConfig) -> Finding:
     """Judge the last `settings.recent` rows of `history`: one an optimizer step, oldest first; None: not measured.
 
     Rows hold reward, entropy, kl, loss, grad_norm, response_length, truncated_share, clip_fraction, ess and mismatch
-    (mean |old - rollout|). A loss or gradient norm that is not finite is a collapse at once. While the reward rises,
-    entropy may fall and other figures may jump: that is learning.
+    (mean |old - rollout|). A loss or gradient norm that is not finite is a collapse at once. While the reward leaps up,
+    figures may jump, and while it stands at its best, above its start, entropy may be low: that is learning.
     """
     first = max(0, len(history) - settings.recent)
     steps = [_violations(history[:end], settings) for end in range(first + 1, len(history) + 1)]
@@ -83,10 +93,12 @@ def detect(history: Sequence[Row], settings: CollapseConfig) -> Finding:
 def trimmed(history: Sequence[Row], settings: CollapseConfig) -> list[dict[str, float | None]]:
     """What `detect` needs of `history` once more rows follow: the start, the last rows, and the best reward so far."""
     rows = [dict(row) for row in history]
-    tail = settings.window + settings.recent
+    # The oldest of the last rows is compared with a trend, whose own past is a window.
+    tail = settings.window + 2 * settings.recent
     if len(rows) <= START_STEPS + tail:
         return rows
-    return [*rows[:START_STEPS], *rows[-tail:-1], {**rows[-1], "reward_best": best_reward(history, settings)}]
+    best = best_reward(rows[: len(rows) - tail + settings.recent - 1], settings)
+    return [*rows[:START_STEPS], {**rows[-tail], "reward_best": best}, *rows[1 - tail :]]
 
 
 def _violations(history: Sequence[Row], settings: CollapseConfig) -> dict[str, str]:
@@ -103,7 +115,7 @@ def _not_finite(row: Row) -> Iterator[tuple[str, str]]:
 
 def _jumps(history: Sequence[Row], settings: CollapseConfig) -> Iterator[tuple[str, str]]:
     """Every figure of the last row that lies too many robust deviations from the window before it."""
-    if reward_trend(history, settings) > 1:
+    if reward_trend(history, settings) > _LEAP:
         return
     for name, jump in _JUMPS.items():
         value, past = history[-1].get(name), values_of(history[-1 - settings.window : -1], name)
@@ -111,5 +123,7 @@ def _jumps(history: Sequence[Row], settings: CollapseConfig) -> Iterator[tuple[s
             continue
         middle, scale = centre_and_scale(past, floor=jump.floor, share=jump.share)
         z = (value - middle) / scale
+        if z < 0 and name == "entropy" and reward_pays(history, settings):
+            continue
         if (z > settings.z and jump.direction != "down") or (z < -settings.z and jump.direction != "up"):
             yield name, f"{value:.3g} is {abs(z):.1f} deviations from its median {middle:.3g} (bound {settings.z:g})"

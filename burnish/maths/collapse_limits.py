@@ -45,10 +45,11 @@ def past_limits(history: Sequence[Row], settings: CollapseConfig) -> Iterator[tu
         base = median(start)
         factor = settings.entropy_high
         yield from above("entropy", factor * max(base, _ENTROPY_FLOOR), f" ({factor:g} x its start)")
-        if base > _ENTROPY_FLOOR and trend <= 1:
+        if base > _ENTROPY_FLOOR and not reward_pays(history, settings):
             factor = settings.entropy_low
             yield from below("entropy", factor * base, f" ({factor:g} x its start)")
-    usual = values_of(before[-settings.window :], "kl")
+    # The last steps are no baseline: KL that runs away from the start would take it along.
+    usual = values_of(before[-settings.window : -settings.recent], "kl")
     baseline = max(_KL_FLOOR, median(usual) if usual else 0.0)
     yield from above("kl", settings.kl_factor * baseline, f" ({settings.kl_factor:g} x its baseline)")
     yield from above("mismatch", settings.mismatch_max)
@@ -77,22 +78,29 @@ def reward_trend(history: Sequence[Row], settings: CollapseConfig) -> float:
     return (fmean(now) - middle) / scale
 
 
-def best_reward(history: Sequence[Row], settings: CollapseConfig) -> float | None:
-    """Highest exponential moving average of the reward, once it has `recent` values behind it.
+def reward_pays(history: Sequence[Row], settings: CollapseConfig) -> bool:
+    """Whether the reward stands at its best, within noise, and above its start: low entropy is then what it took."""
+    now, past = (values_of(rows, "reward") for rows in (history[-settings.recent :], history[-settings.window :]))
+    start, best = values_of(history[:START_STEPS], "reward"), best_reward(history, settings)
+    if not now or not start or best is None:
+        return False
+    noise = centre_and_scale(past, floor=_REWARD_FLOOR, share=_REWARD_SHARE)[1]
+    return fmean(now) > max(best, median(start) + 2 * noise) - noise
 
-    A row may bring the best of earlier rows that are gone, as `reward_best`.
+
+def best_reward(history: Sequence[Row], settings: CollapseConfig) -> float | None:
+    """Highest moving average of the reward over `recent` rows, at least half of them measured.
+
+    A row may stand for earlier ones that are gone and bring their best, as `reward_best`.
     """
-    average: float | None = None
     best: float | None = None
-    count = 0
+    last: list[Row] = []
     for row in history:
-        reward = row.get("reward")
-        if reward is not None:
-            average = reward if average is None else average + (reward - average) * 2 / (settings.recent + 1)
-            count += 1
-        known = [value for value in (best, row.get("reward_best")) if value is not None]
-        known += [average] if average is not None and count >= settings.recent else []
-        best = max(known, default=None)
+        known = row.get("reward_best")
+        last = [*last[1 - settings.recent :], row] if known is None and settings.recent > 1 else [row]
+        rewards = values_of(last, "reward")
+        average = fmean(rewards) if len(last) == settings.recent <= 2 * len(rewards) else None
+        best = max((value for value in (best, known, average) if value is not None), default=None)
     return best
 
 
