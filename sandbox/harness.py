@@ -118,7 +118,9 @@ def _foreign_error(reply: dict[str, Any]) -> Exception:
     kind = getattr(builtins, str(reply.get("raised")), None)
     message = str(reply.get("message", ""))
     error: Exception = RuntimeError(f"{reply.get('raised')}: {message}")
-    if isinstance(kind, type) and issubclass(kind, Exception):
+    # StopIteration out of a call would end a test's own loop as if there were no cases left.
+    ends_loops = (StopIteration, StopAsyncIteration)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ends_loops):
         with contextlib.suppress(TypeError):  # such as UnicodeDecodeError, which wants five arguments
             error = kind(message)
     error.foreign = True  # type: ignore[attr-defined]
