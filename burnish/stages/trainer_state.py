@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from burnish.contracts.errors import ContractError
+from burnish.models.parallel import placed_like, whole
 
 _STATE_FILE = "state.json"
 MOMENTS_FILE = "optimizer.safetensors"
@@ -72,18 +73,21 @@ def load_moments(path: Path, model: torch.nn.Module, optimizer: torch.optim.Opti
             continue
         if set(found) != set(_MOMENTS) or found["exp_avg"].shape != parameter.shape:
             raise ContractError(f"trainer state: {path.name}: moments of {name} do not fit the model's weights")
-        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in found.items()}
+        optimizer.state[parameter] = {key: placed_like(parameter, value) for key, value in found.items()}
     if tensors:
         raise ContractError(f"trainer state: {path.name}: {sorted(tensors)[0]} is not a parameter of this model")
 
 
-def save_moments(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the moments to `path`; no file where there are none. Equal moments give equal bytes."""
+def save_moments(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, write: bool = True) -> None:
+    """Write the moments to `path`; no file where there are none. Equal moments give equal bytes.
+
+    Weights may be spread over ranks: then all of them must call this, and one of them must `write`.
+    """
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         moments = optimizer.state.get(parameter, {})
-        tensors |= {f"{name}.{key}": moments[key].cpu().contiguous() for key in _MOMENTS if key in moments}
-    if tensors:
+        tensors |= {f"{name}.{key}": whole(moments[key]).contiguous() for key in _MOMENTS if key in moments}
+    if tensors and write:
         save_file(tensors, path)
 
 

@@ -19,10 +19,11 @@ from burnish.contracts.verdict import VERDICT_FILE, Good, Verdict
 from burnish.maths.kl import next_kl_coef
 from burnish.maths.schedule import next_lr_scale
 from burnish.models.load import load_policy, save_policy
-from burnish.models.probe import probe_model
+from burnish.models.parallel import ParallelPolicy, Ranks, whole_weights
 from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
+from burnish.stages.ranks import train_on_ranks
 from burnish.stages.trainer_state import (
     MOMENTS_FILE,
     build_optimizer,
@@ -54,6 +55,11 @@ def run(context: StageContext) -> StageResult:
     Raises ContractError when the inputs do not belong together, and StageError when loss or gradient is not finite
     and the collapse detector may not act on it; then nothing is written.
     """
+    return train_on_ranks(context, train)
+
+
+def train(context: StageContext, ranks: Ranks) -> StageResult:
+    """The stage's work as one of `ranks`, the first of which writes the outputs."""
     config, settings = context.config, context.config.update
     device = setup_torch(config.runtime, context.seed)
     rollouts = read_records(context.input_dir("rollouts") / "rollouts.parquet", Rollout)
@@ -76,19 +82,19 @@ def run(context: StageContext) -> StageResult:
 
     model, tokenizer, _ = load_policy(
         context.input_dir("policy"),
-        device=device,
+        device=device if ranks.world == 1 else "cpu",
         attention=config.model.attention,
         trust_remote_code=config.model.trust_remote_code,
     )
+    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
+    policy = ParallelPolicy(model, ranks, device=device, dtype=dtype)
     optimizer = build_optimizer(model, betas=settings.betas, weight_decay=settings.weight_decay)
     load_moments(context.input_dir("trainer_state") / MOMENTS_FILE, model, optimizer)
     trainer = PolicyTrainer(
-        model,
+        policy,
         optimizer,
-        probe_model(model),
         settings,
         completion_limit=config.rollout.max_new_tokens,
-        dtype=torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32,
         title=context.title,
         clip_factor=previous.clip_factor,
     )
@@ -108,7 +114,8 @@ def run(context: StageContext) -> StageResult:
     )
     for reason in verdict.reasons:
         announce(f"{context.title}: {verdict.status}: {reason}")
-    (context.output_dir("updated_verdict") / VERDICT_FILE).write_text(verdict.model_dump_json(), "utf-8")
+    if ranks.rank == 0:
+        (context.output_dir("updated_verdict") / VERDICT_FILE).write_text(verdict.model_dump_json(), "utf-8")
     version = int(context.inputs["policy"].metadata["policy_version"])
     metrics = _step_means(series) | {name: value for name, value in metrics.items() if name not in ("entropy", "kl")}
     metrics["staleness"] = fmean(version - rollout.policy_version for rollout in rollouts) if rollouts else None
@@ -118,9 +125,11 @@ def run(context: StageContext) -> StageResult:
         assert verdict.last_good is not None
         result.reused = {f"updated_{name}": digest for name, digest in verdict.last_good.model_dump().items()}
         return result
-    save_policy(model, tokenizer, context.output_dir("updated_policy"))
-    save_moments(context.output_dir("updated_trainer_state") / MOMENTS_FILE, model, optimizer)
-    write_trainer_state(context.output_dir("updated_trainer_state"), state)
+    weights, folder = whole_weights(model), context.output_dir("updated_trainer_state")
+    save_moments(folder / MOMENTS_FILE, model, optimizer, write=ranks.rank == 0)
+    if ranks.rank == 0:
+        save_policy(model, tokenizer, context.output_dir("updated_policy"), weights=weights)
+        write_trainer_state(folder, state)
     result.metadata |= {
         "updated_policy": {"policy_version": version + 1, "step": state.step},
         "updated_trainer_state": {"step": state.step},

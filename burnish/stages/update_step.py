@@ -3,16 +3,17 @@
 Denominators, importance weights and rejections are settled over the mini-batch before the first forward pass.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from burnish.contracts.algorithm import UpdateConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.records import Rollout
 from burnish.maths.aggregation import token_weights
 from burnish.maths.correction import correction_weights, effective_sample_share, off_policy_rejected
 from burnish.maths.kl import kl_estimate, off_policy_kl
@@ -20,8 +21,8 @@ from burnish.maths.losses import policy_loss
 from burnish.maths.positive import positive_nll_weights
 from burnish.models.backbone import completion_states
 from burnish.models.grouping import PackedBatch
-from burnish.models.logprobs import plan_batches, state_logprobs, token_logprobs
-from burnish.models.probe import ModelTraits
+from burnish.models.logprobs import plan_batches, state_logprobs
+from burnish.models.parallel import ParallelPolicy
 from burnish.stages.progress import progress
 from burnish.stages.update_batch import Batch
 from burnish.stages.update_tally import Tally
@@ -62,20 +63,21 @@ class _Factors:
 
 @dataclass(frozen=True)
 class PolicyTrainer:
-    """The model, its optimizer and the settings of the update."""
+    """The policy, its optimizer and the settings of the update.
 
-    model: PreTrainedModel
+    On several ranks every one holds the whole batch and runs its share of the rows; what is returned is over all.
+    """
+
+    policy: ParallelPolicy
     optimizer: torch.optim.Optimizer
-    traits: ModelTraits
     settings: UpdateConfig
     completion_limit: int
     """Longest allowed completion, the constant denominator of seq-mean-token-sum-norm."""
-    dtype: torch.dtype = torch.float32
-    """Compute type of the layers; weights, gradients and moments are float32."""
     title: str = "update"
     clip_factor: float = 1.0
     """Both clip ranges are multiplied by it: less than 1 after a rollback."""
     extra_loss: ExtraLoss | None = None
+    """In one process only."""
 
     def step(
         self, batch: Batch, rows: Sequence[int], *, rate: float, kl_coef: float = 0.0, measure_signs: bool = False
@@ -97,36 +99,39 @@ class PolicyTrainer:
         figures |= {"lr": rate, "skipped": float(not active)}
         if not active:
             return figures
-        packs = plan_batches(
-            self.traits,
-            [mini.rollouts[row] for row in active],
-            token_budget=self.settings.token_budget,
-            share_prompt=self.settings.share_prompt,
-        )
         tally, norms = Tally(), None
+        packs = self._share(mini, active)
         for pack in progress(packs, len(packs), self.title, "micro-batches"):
-            chosen = [active[index] for index in pack.order]
-            micro = mini.take(chosen, self.model.device)
-            terms = self._terms(pack, micro, factors.take(chosen, self.model.device), kl_coef, tally)
+            micro = mini.take(pack.order, self.policy.traits.device)
+            terms = self._terms(pack, micro, factors.take(pack.order, self.policy.traits.device), kl_coef, tally)
             found = self._backward(*terms, micro, measure_signs and norms is None)
             norms = norms or found
+        tally = tally.over(self.policy.ranks)
+        if not math.isfinite(tally.loss):
+            raise NotFinite(self.title, "loss", tally.loss)
         return figures | tally.figures() | _sign_figures(norms) | {"grad_norm": self._apply(rate)}
 
     def divergence(self, batch: Batch) -> float | None:
         """KL between the policy that the round started from and the present one, nats a trained token (k3)."""
+        total = 0.0
+        with torch.inference_mode():
+            for pack in self._share(batch, range(len(batch.rollouts))):
+                micro = batch.take(pack.order, self.policy.traits.device)
+                logprobs = _in_rows(self.policy(pack)[0], micro.inside)
+                total += float(kl_estimate(micro.trainer_logprobs, logprobs, "k3")[micro.mask].double().sum())
+        return self.policy.ranks.total(total) / float(batch.mask.sum()) if batch.mask.any() else None
+
+    def _share(self, batch: Batch, rows: Sequence[int]) -> list[PackedBatch]:
+        """This rank's micro-batches of `rows`; their `order` holds rows of `batch`."""
+        mine = self.policy.ranks.share(rows, [_cost(batch.rollouts[row]) for row in rows])
         packs = plan_batches(
-            self.traits,
-            batch.rollouts,
+            self.policy.traits,
+            [batch.rollouts[row] for row in mine],
             token_budget=self.settings.token_budget,
             share_prompt=self.settings.share_prompt,
         )
-        total = 0.0
-        with torch.inference_mode():
-            for pack in packs:
-                micro = batch.take(pack.order, self.model.device)
-                logprobs = _in_rows(token_logprobs(self.model, pack, dtype=self.dtype)[0], micro.inside)
-                total += float(kl_estimate(micro.trainer_logprobs, logprobs, "k3")[micro.mask].double().sum())
-        return total / float(batch.mask.sum()) if batch.mask.any() else None
+        packs = [dataclasses.replace(pack, order=[mine[index] for index in pack.order]) for pack in packs]
+        return self.policy.ranks.in_step(packs)
 
     def _prepare(self, mini: Batch) -> tuple[_Factors, Figures]:
         """All that depends on the whole mini-batch, on the CPU, and what there is to say about it."""
@@ -155,8 +160,13 @@ class PolicyTrainer:
     ) -> tuple[Tensor, Tensor]:
         """Forward pass of one micro-batch: the policy loss of each token, [n, R], and the sum of all other terms."""
         settings, mask = self.settings, micro.mask
-        states = completion_states(self.model, pack, self.dtype)
-        flat, entropy = state_logprobs(self.model, states, pack)
+        rest = torch.zeros((), device=mask.device)
+        if self.extra_loss is None:
+            flat, entropy = self.policy(pack)
+        else:
+            states = completion_states(self.policy.model, pack, self.policy.dtype)
+            flat, entropy = state_logprobs(self.policy.model, states, pack)
+            rest = rest + self.extra_loss(micro, factors.weights, states)
         logprobs = _in_rows(flat, micro.inside)
         token = policy_loss(logprobs, micro.old_logprobs, micro.advantages, mask, settings.loss, self.clip_factor)
         correction = factors.correction
@@ -166,7 +176,6 @@ class PolicyTrainer:
             correction = torch.where(rejected[:, None], 0.0, correction)
             tally.rejected += float(rejected.sum())
         policy = factors.weights * correction * token.loss - factors.likelihood * logprobs
-        rest = policy.new_zeros(())
         seen = {
             "ratio": token.ratio,
             "clipped_low": token.clipped_low,
@@ -184,8 +193,6 @@ class PolicyTrainer:
                     else kl_estimate(logprobs, reference, estimator)
                 )
                 rest = rest + kl_coef * (factors.weights * kl).sum()
-        if self.extra_loss is not None:
-            rest = rest + self.extra_loss(micro, factors.weights, states)
         tally.policy_loss += float(policy.detach().sum())
         tally.loss += float(policy.detach().sum() + rest.detach())
         tally.add(mask, seen)
@@ -194,24 +201,23 @@ class PolicyTrainer:
     def _backward(self, policy: Tensor, rest: Tensor, micro: Batch, measure: bool) -> tuple[float, float] | None:
         """Add the micro-batch's gradients to those that are there; returns the norms of the two parts if measured."""
         loss = policy.sum() + rest
-        if not torch.isfinite(loss):
-            raise NotFinite(self.title, "loss", loss.item())
+        norms = None
         positive, negative = micro.advantages > 0, micro.advantages < 0
-        if not (measure and positive.any() and negative.any()):
-            loss.backward()
-            return None
-        parts = (policy[positive].sum(), policy[negative].sum())
-        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        norms = []
-        for part in parts:
-            gradients = torch.autograd.grad(part, parameters, retain_graph=True, allow_unused=True)
-            norms.append(float(torch.nn.utils.get_total_norm([each for each in gradients if each is not None])))
+        # Spread weights have their gradients only after a whole backward pass.
+        if measure and self.policy.ranks.world == 1 and positive.any() and negative.any():
+            norms = self._gradient_norm(policy[positive].sum()), self._gradient_norm(policy[negative].sum())
         loss.backward()
-        return norms[0], norms[1]
+        return norms
+
+    def _gradient_norm(self, part: Tensor) -> float:
+        """Norm of the gradient of `part` alone; the graph and the gradients that are there stay."""
+        parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(part, parameters, retain_graph=True, allow_unused=True)
+        return float(torch.nn.utils.get_total_norm([each for each in gradients if each is not None]))
 
     def _apply(self, rate: float) -> float:
         """Clip the gradient and let the optimizer move the weights; returns the norm before clipping."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm))
+        norm = self.policy.clip_gradients(self.settings.max_grad_norm)
         if not math.isfinite(norm):
             raise NotFinite(self.title, "gradient norm", norm)
         for group in self.optimizer.param_groups:
@@ -219,6 +225,10 @@ class PolicyTrainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+
+def _cost(rollout: Rollout) -> int:
+    return len(rollout.input_ids) + len(rollout.response_ids)
 
 
 def _in_rows(flat: Tensor, inside: Tensor) -> Tensor:

@@ -1,9 +1,13 @@
 """What the micro-batches of an optimizer step saw: sums over trained tokens, from which the step's figures follow."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
+
+from burnish.models.parallel import Ranks
 
 
 @dataclass
@@ -27,6 +31,18 @@ class Tally:
         if mask.any():
             highest = float(values["ratio"][mask].max())
             self.ratio_max = highest if self.ratio_max is None else max(self.ratio_max, highest)
+
+    def over(self, ranks: Ranks) -> "Tally":
+        """The same over all ranks, which must all ask."""
+        highest = ranks.gather(torch.tensor([-math.inf if self.ratio_max is None else self.ratio_max])).max().item()
+        return Tally(
+            loss=ranks.total(self.loss),
+            policy_loss=ranks.total(self.policy_loss),
+            rejected=ranks.total(self.rejected),
+            count=ranks.total(self.count),
+            ratio_max=None if highest == -math.inf else highest,
+            sums={name: ranks.total(value) for name, value in self.sums.items()},
+        )
 
     def mean(self, name: str) -> float | None:
         return self.sums[name] / self.count if self.count and name in self.sums else None

@@ -22,7 +22,7 @@ from burnish.contracts.records import Logprob, Reward
 from burnish.maths.correction import Correction
 from burnish.models.char import make_char_model
 from burnish.models.load import load_policy
-from burnish.models.probe import probe_model
+from burnish.models.parallel import ParallelPolicy, Ranks
 from burnish.stages import update_step
 from burnish.stages.trainer_state import build_optimizer
 from burnish.stages.update import mini_batches
@@ -129,7 +129,8 @@ def test_two_rounds_through_artifacts_equal_two_rounds_in_memory_bit_by_bit(work
     model = load_policy(work.path / "policy").model
     settings = config.update
     optimizer = build_optimizer(model, betas=settings.betas, weight_decay=settings.weight_decay)
-    trainer = PolicyTrainer(model, optimizer, probe_model(model), settings, completion_limit=8)
+    policy = ParallelPolicy(model, Ranks(), device=torch.device("cpu"), dtype=torch.float32)
+    trainer = PolicyTrainer(policy, optimizer, settings, completion_limit=8)
     rewards = [Reward(sample_id, {}, value) for sample_id, value in rewards_of(work).items()]
     batch, _ = build_batch(read_rollouts(work), rewards, read_logprobs(work), settings)
 
