@@ -3,6 +3,8 @@
 No thread, no clock of its own and no I/O: the service's event loop owns the table and tells it the time.
 """
 
+import hashlib
+import json
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -34,9 +36,9 @@ class Entry:
 
     job_id: str
     owner: str
-    digest: str
-    job: Job | None
-    """None once it is finished: only its result is kept."""
+    digest: bytes
+    content: bytes
+    """The job as JSON, which is many times smaller than as objects; empty once it is finished."""
     size: int
     """Bytes it takes of the table's memory."""
     submitted: float
@@ -81,20 +83,17 @@ class JobTable:
         # In the order in which owners take turns; an owner without a queue is not in it.
         self._queues: dict[str, deque[Entry]] = {}
 
-    @property
-    def running(self) -> int:
-        return sum(entry.state == "running" for entry in self.entries.values())
-
-    def submit(self, job: Job, size: int, now: float) -> Entry:
-        """Queue `job`, whose JSON has `size` bytes, or find it when it is known. Raises TableFull, JobConflict."""
-        digest = job.digest()
+    def submit(self, job: Job, now: float) -> Entry:
+        """Queue `job`, or find it when it is known. Raises TableFull, JobConflict."""
+        content = job.to_json()
+        digest = hashlib.sha256(content).digest()
         known = self.entries.get(job.job_id)
         if known is not None:
             if known.digest != digest:
                 raise JobConflict(f"job {job.job_id} exists with other content; give this one another id")
             known.touched = now
             return known
-        cost = size + _OVERHEAD
+        cost = len(content) + _OVERHEAD
         mine = len(self._queues.get(job.owner, ()))
         if self.queued >= self.bounds.queue:
             raise TableFull("queue", f"the queue is full ({self.bounds.queue} jobs)")
@@ -102,7 +101,7 @@ class JobTable:
             raise TableFull("owner", f"{job.owner} has {self.bounds.queue_per_owner} jobs queued, which is the limit")
         if self.memory + cost > self.bounds.memory_mb * 2**20:
             raise TableFull("memory", f"jobs and results take {self.bounds.memory_mb} MB, which is the limit")
-        entry = Entry(job.job_id, job.owner, digest, job, cost, submitted=now, touched=now)
+        entry = Entry(job.job_id, job.owner, digest, content, cost, submitted=now, touched=now)
         self.entries[job.job_id] = entry
         self._queues.setdefault(job.owner, deque()).append(entry)
         self.queued += 1
@@ -122,13 +121,14 @@ class JobTable:
         entry.state, entry.started = "running", now
         return entry
 
-    def finish(self, entry: Entry, result: dict[str, Any], size: int, now: float) -> None:
-        """Keep the result, whose JSON has `size` bytes, unless the job was given up in the meantime."""
+    def finish(self, entry: Entry, result: dict[str, Any], now: float) -> None:
+        """Keep the result, unless the job was given up in the meantime."""
         if self.entries.get(entry.job_id) is not entry:
             return
-        entry.state, entry.finished, entry.result, entry.job = "finished", now, result, None
-        self.memory += size + _OVERHEAD - entry.size
-        entry.size = size + _OVERHEAD
+        entry.state, entry.finished, entry.result, entry.content = "finished", now, result, b""
+        size = len(json.dumps(result)) + _OVERHEAD
+        self.memory += size - entry.size
+        entry.size = size
         entry.wake()
 
     def remove(self, job_id: str) -> Entry | None:

@@ -1,10 +1,8 @@
 """A job (one program, its tests, its limits, whose it is) and its result, as JSON that crosses a wire.
 
-The same two objects go to the service, into a container and back. A job's digest names its content, so that the
-same job given twice is run once.
+The same two objects go to the service, into a container and back; nothing else does.
 """
 
-import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field, fields
@@ -34,22 +32,18 @@ class Job:
     """Who waits for the result; queues and limits are kept by owner."""
     limits: Limits = field(default_factory=Limits)
 
-    def digest(self) -> str:
-        """SHA-256 of everything but the id."""
-        content = json.dumps([self.owner, self.code, self.spec, asdict(self.limits)], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+    def to_json(self) -> bytes:
+        """One line; the same job gives the same line."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "job_id": self.job_id,
-            "owner": self.owner,
-            "code": self.code,
-            "spec": self.spec,
-            "limits": asdict(self.limits),
-        }
+    @classmethod
+    def from_json(cls, line: bytes) -> "Job":
+        """The job in what `to_json` made. Foreign text goes through `parse_job`."""
+        raw = json.loads(line)
+        return cls(**raw | {"limits": Limits(**raw["limits"])})
 
 
-def parse_job(raw: Any, most: Limits, job_id: str | None = None) -> Job:
+def parse_job(raw: Any, most: Limits | None = None, job_id: str | None = None) -> Job:
     """The Job in `{job_id, code, spec, owner?, limits?}`; no limit is above that of `most`. Raises JobError.
 
     `job_id` is the one to take where none is given.
@@ -102,19 +96,20 @@ def _name(value: Any, name: str) -> str:
     return value
 
 
-def _limits(raw: Any, most: Limits) -> Limits:
+def _limits(raw: Any, most: Limits | None) -> Limits:
     if not isinstance(raw, dict):
         raise JobError("limits must be an object")
-    ceiling = asdict(most)
-    chosen = dict(ceiling)
+    chosen = asdict(Limits())
     for name, value in raw.items():
-        if name not in ceiling:
-            raise JobError(f"limits has no field {str(name)[:100]!r}; it has {', '.join(ceiling)}")
-        kind = type(ceiling[name])
+        if name not in chosen:
+            raise JobError(f"limits has no field {str(name)[:100]!r}; it has {', '.join(chosen)}")
+        kind = type(chosen[name])
         if isinstance(value, bool) or not isinstance(value, int | float if kind is float else kind):
             raise JobError(f"limits.{name} must be of type {kind.__name__}")
-        # Not `not value > 0`, which JSON's NaN would pass.
+        # Not `value <= 0`, which JSON's NaN would pass.
         if not value > 0:
             raise JobError(f"limits.{name} must be above 0")
-        chosen[name] = min(kind(value), ceiling[name])
+        chosen[name] = kind(value)
+    if most is not None:
+        chosen = {name: min(value, getattr(most, name)) for name, value in chosen.items()}
     return Limits(**chosen)

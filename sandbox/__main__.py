@@ -1,0 +1,101 @@
+"""`python -m sandbox serve` runs the service; `python -m sandbox run-job` runs one job from standard input.
+
+Both hold what programs must not see, so both make their memory unreadable to others of the same user.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from sandbox.job_table import Bounds
+from sandbox.jobs import JobError, parse_job, result_to_json
+from sandbox.limits import Limits
+from sandbox.process import SandboxUnavailable
+from sandbox.serve import JsonLog, serve
+from sandbox.service import Settings
+from sandbox.worker import Run, Worker
+
+TOKEN_VARIABLE = "BURNISH_SANDBOX_TOKEN"
+_PR_SET_DUMPABLE = 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status; 2 when something given is wrong, 3 when this machine cannot confine programs."""
+    given = _parser().parse_args(argv)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    try:
+        if given.command == "serve":
+            serve(_settings(given), given.host, given.port, JsonLog(given.log_level))
+        else:
+            run_job(given.allow_degraded)
+    except SandboxUnavailable as error:
+        print(f"error: {error}; --allow-degraded goes on without", file=sys.stderr)
+        return 3
+    except (JobError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run_job(allow_degraded: bool) -> None:
+    """One job as JSON on standard input, its result as JSON on standard output. Raises JobError."""
+    job = parse_job(json.load(sys.stdin.buffer), job_id="job")
+    with Worker(allow_degraded) as worker:
+        worker.open()
+        print(json.dumps(result_to_json(worker.run(Run(job)))), flush=True)
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    most = {limit.name: getattr(given, f"max_{limit.name}") for limit in fields(Limits)}
+    return Settings(
+        workers=given.workers,
+        most=Limits(**most),
+        bounds=Bounds(given.queue, given.queue_per_owner, given.memory_mb, given.ttl_s),
+        drain_s=given.drain_s,
+        allow_degraded=given.allow_degraded,
+        token=_token(given.token_file),
+    )
+
+
+def _token(file: Path | None) -> str | None:
+    """From a file, which a Secret can be mounted as, or from the environment."""
+    token = file.read_text("utf-8").strip() if file else os.environ.pop(TOKEN_VARIABLE, "").strip()
+    if file and not token:
+        raise ValueError(f"token file {str(file)!r} is empty")
+    return token or None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sandbox", description="Run code that a model wrote.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    service = commands.add_parser(
+        "serve", help="the HTTP service", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    settings, bounds = Settings(), Bounds()
+    service.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
+    service.add_argument("--port", type=int, default=8000, help="0 for any that is free; the log says which")
+    service.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="programs at a time")
+    service.add_argument("--queue", type=int, default=bounds.queue, help="jobs that may wait")
+    service.add_argument("--queue-per-owner", type=int, default=bounds.queue_per_owner, help="of one owner")
+    service.add_argument("--memory-mb", type=int, default=bounds.memory_mb, help="for queued jobs and results")
+    service.add_argument("--ttl-s", type=float, default=bounds.ttl_s, help="a job nobody asks for lives this long")
+    service.add_argument("--drain-s", type=float, default=settings.drain_s, help="for running jobs, after SIGTERM")
+    service.add_argument("--token-file", type=Path, help=f"bearer token of clients; or {TOKEN_VARIABLE}; else none")
+    service.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    for limit in fields(Limits):
+        default = getattr(settings.most, limit.name)
+        name = f"--max-{limit.name.replace('_', '-')}"
+        service.add_argument(name, type=type(default), default=default, help="most that a job may ask for")
+    job = commands.add_parser("run-job", help="one job as JSON on standard input, the result on standard output")
+    for command in (service, job):
+        command.add_argument("--allow-degraded", action="store_true", help="run without Landlock or seccomp; see docs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
