@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -15,12 +17,13 @@ from burnish.cli.console import Ending, follow
 from burnish.cli.containers import check_daemon, remove_containers
 from burnish.cli.home import Home, run_id_of
 from burnish.cli.settings import add_config_arguments, config_of
-from burnish.cli.summary import print_summary
-from burnish.contracts.artifacts import StageRecord
+from burnish.cli.summary import print_summary, print_verdicts
+from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import BurnishError
 from burnish.contracts.loading import dump_config
 from burnish.contracts.stages import check_task_budget
+from burnish.report.verdicts import read_verdicts
 from burnish.stages.component import SUPERVISOR_VARIABLE
 from burnish.store import ArtifactStore, open_store
 from burnish.store.seaweed import start_seaweed
@@ -61,10 +64,13 @@ def handle(given: argparse.Namespace) -> int:
         os.environ.update(environment)
         store = open_store()
         print(f"run {run_id}: {config.rounds} rounds, log {_shown(run_dir / 'run.log')}", flush=True)
+        began = time.time()
         status, ending = _run_dag(given, config, run_id, run_dir, environment)
         records = store.run_records(run_id)
         _save_report(store, records, run_dir)
-        return _conclude(status, ending, records, run_dir, home)
+        digests = [record.outputs.get("updated_verdict") for record in records if status == 0]
+        verdicts = {digest: store.get_manifest(digest) for digest in digests if digest}
+        return _conclude(status, ending, records, verdicts, run_dir, home, began=began)
 
 
 def _start_services(given: argparse.Namespace, home: Home, services: ExitStack) -> dict[str, str]:
@@ -115,10 +121,22 @@ def _run_dag(
             remove_containers(run_id)
 
 
-def _conclude(status: int, ending: Ending, records: list[StageRecord], run_dir: Path, home: Home) -> int:
-    failed = [record for record in records if record.error]
+def _conclude(
+    status: int,
+    ending: Ending,
+    records: list[StageRecord],
+    verdicts: Mapping[str, Manifest],
+    run_dir: Path,
+    home: Home,
+    *,
+    began: float,
+) -> int:
+    """Print how the run ended; `verdicts` are manifests by digest, `began` is when this attempt started."""
+    # An earlier attempt of the same run leaves its error behind where this one did not get as far.
+    failed = [record for record in records if record.error and record.finished_at >= began]
     if status == 0 and not failed:
         print_summary(records)
+        print_verdicts(read_verdicts(records, verdicts))
     report = run_dir / "report.html"
     if report.exists():
         print(f"report  {_shown(report)}")

@@ -6,12 +6,13 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish.contracts.artifacts import StageRecord
+from burnish.report.verdicts import STATUS_WORDS, Verdicts, stop_text
 
 
 def print_summary(records: Sequence[StageRecord]) -> None:
     """Rounds and held-out pass@k, from the records of a finished run."""
     console = Console(highlight=False)
-    rounds = sorted({record.round for record in records if record.round is not None})
+    rounds = sorted({record.round for record in records if record.round is not None and not record.skipped})
     if rounds:
         table = Table(title="rounds", title_justify="left", box=None, pad_edge=False)
         for column in ("round", "reward", "KL", "entropy", "length", "clipped", "ESS", "seconds"):
@@ -36,6 +37,16 @@ def print_summary(records: Sequence[StageRecord]) -> None:
             if label in evaluations:
                 table.add_row(label, *(_interval(evaluations[label], name) for name in names))
         console.print(table)
+
+
+def print_verdicts(verdicts: Verdicts) -> None:
+    """What the collapse detector has to say, a line each; nothing when all went well."""
+    console = Console(highlight=False, soft_wrap=True)
+    for found in verdicts.rounds:
+        for reason in found.reasons:
+            console.print(f"round {found.round}: {STATUS_WORDS[found.status]}: {reason}", markup=False, style="yellow")
+    if verdicts.stop:
+        console.print(f"This run was {stop_text(verdicts)}.", markup=False, style="bold red")
 
 
 _COLUMNS = (
