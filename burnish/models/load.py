@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from burnish.contracts.config import ModelConfig
 from burnish.contracts.errors import ConfigError, ContractError
+from burnish.models.lora import ADAPTER_FOLDER, has_adapter, load_adapter, merge_adapter, require_adapter
 from burnish.models.packaged import PACKAGED, packaged_model
 
 # Progress and errors are said by the stages.
@@ -40,23 +41,50 @@ def load_policy(
     device: torch.device | str = "cpu",
     attention: str = "sdpa",
     trust_remote_code: bool = False,
+    merge: bool = False,
 ) -> LoadedPolicy:
     """The causal language model in `folder`, in eval mode, with its tokenizer and every id that ends a sequence.
 
-    Raises ContractError when the folder holds no safetensors model or nothing ever ends a sequence.
+    An adapter in the folder works beside the weights, as it was trained, or, with `merge`, is folded into them (in
+    float32). Raises ContractError when the folder holds no safetensors model or nothing ever ends a sequence.
     """
     if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
         raise ContractError(f"policy folder {str(folder)!r} needs config.json and *.safetensors files")
     model: Any = AutoModelForCausalLM.from_pretrained(
         folder,
-        dtype=dtype,
+        dtype=torch.float32 if has_adapter(folder) else dtype,
         attn_implementation=attention,
         use_safetensors=True,
         local_files_only=True,
         trust_remote_code=trust_remote_code,
     )
+    _settle_tied_head(model)
+    if has_adapter(folder):
+        load_adapter(model, folder)
+        if merge:
+            merge_adapter(model)
+        # Not the buffers: rotary frequencies are float32 in every model.
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
     tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     return LoadedPolicy(model.to(device).eval(), tokenizer, read_eos_token_ids(folder, tokenizer))
+
+
+def load_trainable(folder: Path, model: ModelConfig, *, device: torch.device | str, seed: int) -> LoadedPolicy:
+    """The policy in `folder` in float32, such that what `model.lora` says is trainable: an adapter, or all weights.
+
+    `seed` is that of a new adapter. Raises ConfigError when the policy's adapter is another one.
+    """
+    policy = load_policy(
+        folder,
+        device=device,
+        attention=model.attention,
+        trust_remote_code=model.trust_remote_code,
+        merge=not model.lora.rank,
+    )
+    if model.lora.rank:
+        require_adapter(policy.model, folder, model.lora, seed=seed)
+    return policy
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
@@ -99,12 +127,14 @@ def save_policy(
         path.chmod(0o644)
 
 
-def copy_policy(source: Path, folder: Path, *, trust_remote_code: bool = False) -> None:
+def copy_policy(source: Path, folder: Path, *, trust_remote_code: bool = False, adapter: bool = True) -> None:
     """Copy the policy in `source` into `folder` unchanged, leaving everything behind that a policy is not made of."""
     folder.mkdir(parents=True, exist_ok=True)
     for pattern in (*_MODEL_FILES, "*.py") if trust_remote_code else _MODEL_FILES:
         for path in source.glob(pattern):
             shutil.copyfile(path, folder / path.name)
+    if adapter and has_adapter(source):
+        copy_policy(source / ADAPTER_FOLDER, folder / ADAPTER_FOLDER)
 
 
 def resolve_base_model(model: ModelConfig, *, seed: int, scratch: Path, cache: Path | None = None) -> Path:

@@ -7,6 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from burnish.models.grouping import PackedBatch
+from burnish.models.load import copy_policy, save_policy
 from burnish.models.logprobs import token_logprobs
+from burnish.models.lora import adapter_parameters, save_adapter
 from burnish.models.probe import probe_model
 
 ItemT = TypeVar("ItemT")
@@ -106,7 +109,7 @@ class ParallelPolicy(nn.Module):
         super().__init__()
         self.model = model
         self.ranks = ranks
-        self._dtype = dtype
+        self.dtype = dtype
         # Looks at whole weights, so it comes before they are spread.
         self.traits = dataclasses.replace(probe_model(model), device=device)
         if ranks.world > 1:
@@ -114,11 +117,23 @@ class ParallelPolicy(nn.Module):
 
     def forward(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Logprob of each completion token and entropy of its distribution, ([T], [T])."""
-        return token_logprobs(self.model, batch, dtype=self._dtype)
+        return token_logprobs(self.model, batch, dtype=self.dtype)
 
     def clip_gradients(self, limit: float) -> float:
         """The norm of the gradient over all ranks, before it was scaled down to `limit`."""
         return self.ranks.clip_gradients(self.model.parameters(), limit)
+
+    def save(self, folder: Path, tokenizer: PreTrainedTokenizerBase, *, source: Path, trust_remote_code: bool) -> None:
+        """Rank 0 writes the policy into `folder`; with an adapter, that and the unchanged base model in `source`."""
+        adapter = {name: whole(parameter) for name, parameter in adapter_parameters(self.model).items()}
+        weights = None if adapter else whole_weights(self.model)
+        if self.ranks.rank:
+            return
+        if adapter:
+            copy_policy(source, folder, trust_remote_code=trust_remote_code, adapter=False)
+            save_adapter(self.model, adapter, folder)
+        else:
+            save_policy(self.model, tokenizer, folder, weights=weights)
 
 
 def spread(root: nn.Module, model: PreTrainedModel, ranks: Ranks, *, device: torch.device, dtype: torch.dtype) -> None:

@@ -10,8 +10,8 @@ import torch
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import Prompt, iter_records
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
-from burnish.models.load import copy_policy, load_policy, resolve_base_model, save_policy
-from burnish.models.parallel import ParallelPolicy, Ranks, whole_weights
+from burnish.models.load import copy_policy, load_trainable, resolve_base_model
+from burnish.models.parallel import ParallelPolicy, Ranks
 from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
@@ -49,11 +49,9 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
     """Train the base model on the demonstrations, as one of `ranks`; the first of them writes `policy`."""
     config = context.config
     device = setup_torch(config.runtime, context.seed)
-    model, tokenizer, eos_token_ids = load_policy(
-        context.workdir / _BASE,
-        device=device if ranks.world == 1 else "cpu",
-        attention=config.model.attention,
-        trust_remote_code=config.model.trust_remote_code,
+    base = context.workdir / _BASE
+    model, tokenizer, eos_token_ids = load_trainable(
+        base, config.model, device=device if ranks.world == 1 else "cpu", seed=context.seed
     )
     examples = build_examples(
         tokenizer,
@@ -69,9 +67,7 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
     policy = ParallelPolicy(model, ranks, device=device, dtype=dtype)
     training = Training(policy, config.sft, examples, seed=config.seed)
     training.fit(context.title)
-    weights = whole_weights(model)
-    if ranks.rank == 0:
-        save_policy(model, tokenizer, context.output_dir("policy"), weights=weights)
+    policy.save(context.output_dir("policy"), tokenizer, source=base, trust_remote_code=config.model.trust_remote_code)
     counts = {"policy": {"demonstrations": len(examples.train) + len(examples.validation)}}
     return StageResult(training.metrics(), training.series, counts)
 
