@@ -102,11 +102,6 @@ def effective_sample_share(weights: Tensor) -> float | None:
     return float(total.square() / (weights.numel() * squares))
 
 
-def truncated_importance_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, cap: float) -> Tensor:
-    """min(exp(old - rollout), cap) per token, of the shape of the inputs."""
-    return token_log_ratio(old_logprobs, rollout_logprobs).exp().clamp(max=cap)
-
-
 def _product(total: Tensor) -> Tensor:
     return total.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 

@@ -55,7 +55,9 @@ def by_group(
             values[row] = value
     device = rewards.device
     return Advantages(
-        torch.tensor(values, dtype=torch.float32, device=device), missing, torch.tensor(no_signal, device=device)
+        torch.tensor(values, dtype=torch.float32, device=device),
+        missing,
+        torch.tensor(no_signal, dtype=torch.bool, device=device),
     )
 
 

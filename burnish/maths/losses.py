@@ -70,10 +70,3 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float)
         held = old_values + (values - old_values).clamp(-clip, clip)
         error = torch.maximum(error, (held - returns).square())
     return 0.5 * error
-
-
-def clipped_surrogate(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_low: float, clip_high: float
-) -> TokenLoss:
-    """`surrogates.clip_loss` at the level of the token."""
-    return surrogates.clip_loss(token_log_ratio(logprobs, old_logprobs), advantages, clip_low, clip_high)
