@@ -18,8 +18,8 @@ from burnish.contracts.records import Logprob, Reward, Rollout, read_records
 from burnish.contracts.verdict import VERDICT_FILE, Good, Verdict
 from burnish.maths.kl import next_kl_coef
 from burnish.maths.schedule import next_lr_scale
-from burnish.models.load import load_policy, save_policy
-from burnish.models.parallel import ParallelPolicy, Ranks, whole_weights
+from burnish.models.load import load_trainable
+from burnish.models.parallel import ParallelPolicy, Ranks
 from burnish.models.runtime import setup_torch
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
@@ -33,6 +33,7 @@ from burnish.stages.trainer_state import (
     write_trainer_state,
 )
 from burnish.stages.update_batch import Batch
+from burnish.stages.update_critic import SharedCriticTrainer, input_critic, train_critic
 from burnish.stages.update_filters import warnings
 from burnish.stages.update_plan import Plan
 from burnish.stages.update_round import build_batch
@@ -80,16 +81,22 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
     for line in warnings(rollouts, metrics["negative_share"], config.rollout.max_new_tokens):
         announce(f"{context.title}: {line}")
 
-    model, tokenizer, _ = load_policy(
-        context.input_dir("policy"),
-        device=device if ranks.world == 1 else "cpu",
-        attention=config.model.attention,
-        trust_remote_code=config.model.trust_remote_code,
+    source = context.input_dir("policy")
+    started = time.perf_counter()
+    critic = input_critic(context) if settings.needs_critic else None
+    critic_rows: list[Row] = []
+    if critic and critic.layers:
+        # Its targets are fixed by now, so it is trained, written and forgotten before the policy takes the memory.
+        critic_rows = train_critic(context, critic, batch, _mini_batches(context, batch), plan, ranks, device)
+    model, tokenizer, _ = load_trainable(
+        source, config.model, device=device if ranks.world == 1 else "cpu", seed=context.seed
     )
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
     policy = ParallelPolicy(model, ranks, device=device, dtype=dtype)
+    policy.take_probe(rollouts)
     optimizer = build_optimizer(model, betas=settings.betas, weight_decay=settings.weight_decay)
     load_moments(context.input_dir("trainer_state") / MOMENTS_FILE, model, optimizer)
+    shared = SharedCriticTrainer.open(context, critic, policy) if critic and not critic.layers else None
     trainer = PolicyTrainer(
         policy,
         optimizer,
@@ -97,9 +104,11 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
         completion_limit=config.rollout.max_new_tokens,
         title=context.title,
         clip_factor=previous.clip_factor,
+        extra_loss=shared.extra_loss if shared else None,
     )
-    started = time.perf_counter()
-    series = take_steps(context, trainer, batch, plan, metrics)
+    series = take_steps(context, trainer, batch, plan, metrics, shared)
+    for row, learned in zip(series, critic_rows, strict=False):
+        row |= learned
     seconds = time.perf_counter() - started
     state = dataclasses.replace(
         state, step=state.step + len(series), **_measured(trainer, batch, plan, metrics, series)
@@ -125,23 +134,34 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
         assert verdict.last_good is not None
         result.reused = {f"updated_{name}": digest for name, digest in verdict.last_good.model_dump().items()}
         return result
-    weights, folder = whole_weights(model), context.output_dir("updated_trainer_state")
+    trust = config.model.trust_remote_code
+    policy.save(context.output_dir("updated_policy"), tokenizer, source=source, trust_remote_code=trust)
+    folder = context.output_dir("updated_trainer_state")
     save_moments(folder / MOMENTS_FILE, model, optimizer, write=ranks.rank == 0)
     if ranks.rank == 0:
-        save_policy(model, tokenizer, context.output_dir("updated_policy"), weights=weights)
         write_trainer_state(folder, state)
     result.metadata |= {
         "updated_policy": {"policy_version": version + 1, "step": state.step},
         "updated_trainer_state": {"step": state.step},
     }
-    result.reused = {"updated_critic": context.inputs["critic"].digest}
+    if shared:
+        shared.save(context.output_dir("updated_critic"), folder)
+    elif not critic:
+        result.reused = {"updated_critic": context.inputs["critic"].digest}
     return result
 
 
 def take_steps(
-    context: StageContext, trainer: PolicyTrainer, batch: Batch, plan: Plan, figures: dict[str, float | None]
+    context: StageContext,
+    trainer: PolicyTrainer,
+    batch: Batch,
+    plan: Plan,
+    figures: dict[str, float | None],
+    shared: SharedCriticTrainer | None = None,
 ) -> list[Row]:
-    """Take the round's optimizer steps; returns a row for each. `figures` are those of the round's samples.
+    """Take the round's optimizer steps; returns a row for each.
+
+    figures: those of the round's samples; shared: the critic on the policy's layers.
 
     A loss or gradient that is not finite ends the round with a row that says so, if the detector may act on it.
     """
@@ -151,12 +171,12 @@ def take_steps(
     known["reward"] = figures["reward_mean"]
     series: list[Row] = []
     measured = False
-    for rows in mini_batches(batch, steps=settings.steps, epochs=settings.epochs, seed=context.seed):
+    for rows in _mini_batches(context, batch):
         step = plan.state.step + len(series)
         row: Row = {**known, "step": float(step + 1), "kl_coef": plan.kl_coef(step)}
-        # The critic's own steps belong here: before the policy's, on the same rows.
         if plan.critic_only:
-            series.append(row | {"skipped": 0.0})
+            learned = shared.train(batch, rows, plan.critic_rate(step)) if shared else {}
+            series.append(row | learned | {"skipped": 0.0})
             continue
         try:
             row |= trainer.step(
@@ -167,6 +187,8 @@ def take_steps(
                 raise
             return [*series, row | error.figures | {"skipped": 0.0, "lr": plan.rate(step)}]
         series.append(row)
+        if shared and not row["skipped"]:
+            row |= shared.follow(plan.critic_rate(step))
         if row["skipped"]:
             announce(f"{context.title}: step {step + 1} skipped: no group in it has rewards that differ")
         share = row.get("negative_gradient_share")
@@ -178,6 +200,11 @@ def take_steps(
                     "update.positive (advantage_weight, negative_keep, nll_weight) makes the positive ones count"
                 )
     return series
+
+
+def _mini_batches(context: StageContext, batch: Batch) -> Iterator[list[int]]:
+    settings = context.config.update
+    return mini_batches(batch, steps=settings.steps, epochs=settings.epochs, seed=context.seed)
 
 
 def mini_batches(batch: Batch, *, steps: int, epochs: int, seed: int) -> Iterator[list[int]]:
