@@ -5,6 +5,7 @@ Nothing here can be undone by the process itself; `escapes` tries the doors from
 
 import ctypes
 import fcntl
+import glob
 import math
 import os
 import platform
@@ -12,14 +13,63 @@ import resource
 import socket
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sandbox import landlock, seccomp
+from sandbox import landlock, seccomp, user
 from sandbox.limits import Limits
 
-_NOBODY = 65534
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _SIGKILL = 9
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+# The C library's loader, which the kernel starts every program with.
+_LOADERS = ("/lib*/ld-*.so*", "/usr/lib*/ld-*.so*", "/lib/*/ld-*.so*")
+
+
+@dataclass(frozen=True)
+class Jail:
+    """What one process may do besides computing and reading the system's libraries: by default nothing."""
+
+    directory: str | None = None
+    """Its work directory, where it starts; it may read what is there."""
+    changes: bool = False
+    """It may change files there."""
+    readable: tuple[str, ...] = ()
+    """Further files and folders that it may read."""
+    programs: tuple[str, ...] | None = None
+    """Files and folders whose programs it may become; None: it stays what it is."""
+    processes: bool = False
+    """It may have children and threads, up to the limit."""
+    reserves: bool = False
+    """It reserves far more addresses than it ever uses, as V8 does: only what it writes to is bounded."""
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What can be got ready once, before the forks."""
+
+    readable: tuple[str, ...]
+    ruleset: int | None
+    """Landlock's descriptor for a process in the default jail, None where the kernel has no Landlock."""
+    filters: bool
+    """Whether the kernel has system-call filters."""
+    uid: int | None
+    """The user that confined processes become; None: they stay who we are."""
+    address_space: int
+    """Bytes that the bare interpreter has mapped already."""
+
+    def system_calls(self, jail: Jail) -> bytes | None:
+        """The filter that goes with `jail`."""
+        if not self.filters:
+            return None
+        starts = jail.programs is not None
+        return seccomp.build_filter(
+            platform.machine(),
+            changes=jail.changes,
+            starts=starts,
+            processes=jail.processes,
+            signals=starts and landlock.confines_signals(),
+        )
 
 
 def missing_protections() -> list[str]:
@@ -34,7 +84,7 @@ def readable_paths() -> list[str]:
     library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
     library |= {os.path.join(sys.base_prefix, "lib")} if sys.base_prefix not in {"/", "/usr"} else set()
     system = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/localtime"]
-    return [*sorted(library), *system, "/dev/null", "/dev/zero", "/dev/urandom"]
+    return [*sorted(library), *system, *_DEVICES]
 
 
 def die_with_parent(parent: int) -> None:
@@ -44,42 +94,36 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-@dataclass(frozen=True)
-class Confinement:
-    """What can be got ready once, before the forks."""
-
-    ruleset: int | None
-    """Landlock's descriptor, None where the kernel has no Landlock."""
-    system_calls: bytes | None
-    """The filter, None where the kernel has no filters."""
-    change_user: bool
-    address_space: int
-    """Bytes that the bare interpreter has mapped already."""
-
-
-def prepare() -> Confinement:
-    """Get ready to confine processes forked from this one. Raises OSError."""
+def prepare(readable: Iterable[str] = ()) -> Confinement:
+    """Get ready to confine processes forked from this one; all may read `readable` too. Raises OSError."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
+    paths = (*readable_paths(), *readable)
     return Confinement(
-        ruleset=_out_of_the_way(landlock.reading_ruleset(readable_paths())) if landlock.abi() else None,
-        system_calls=seccomp.build_filter(platform.machine()) if not seccomp.missing() else None,
-        change_user=can_change_user(),
+        readable=paths,
+        ruleset=_out_of_the_way(landlock.ruleset(paths)) if landlock.abi() else None,
+        filters=not seccomp.missing(),
+        uid=user.choose(),
         address_space=pages * resource.getpagesize(),
     )
 
 
-def confine(limits: Limits, prepared: Confinement) -> None:
+def confine(limits: Limits, prepared: Confinement, jail: Jail = Jail()) -> None:
     """Confine this process for good; what the kernel lacks is left out. Raises OSError when a step fails."""
     os.environ.clear()
-    os.chdir("/")
+    # Before the change of user: the way to the directory need not be open to that one.
+    os.chdir(jail.directory or "/")
     os.umask(0o077)
-    _set_limits(limits, prepared.address_space)
-    _drop_privileges(prepared.change_user)
-    if prepared.ruleset is not None:
-        landlock.restrict_self(prepared.ruleset)
-    if prepared.system_calls is not None:
-        seccomp.install(prepared.system_calls)
+    _set_limits(limits, prepared, jail)
+    ruleset, system_calls = _ruleset(prepared, jail), prepared.system_calls(jail)
+    _drop_privileges(prepared.uid)
+    if jail == Jail():
+        # No core file whatever core_pattern says, no tracing. A new program would be dumpable again anyway.
+        _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if ruleset is not None:
+        landlock.restrict_self(ruleset)
+    if system_calls is not None:
+        seccomp.install(system_calls)
 
 
 def escapes() -> list[str]:
@@ -100,22 +144,17 @@ def escapes() -> list[str]:
     return found
 
 
-def can_change_user() -> bool:
-    """Whether a confined process may become nobody: we are root, and nobody can read Python's library.
-
-    Otherwise a root process stays root in name, without any capability and behind Landlock.
-    """
-    if os.geteuid() != 0:
-        return False
-    child = os.fork()
-    if child == 0:
-        try:
-            _become_nobody()
-            os.close(os.open(os.__file__, os.O_RDONLY))
-        except OSError:
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
+def _ruleset(prepared: Confinement, jail: Jail) -> int | None:
+    if prepared.ruleset is None or jail == Jail():
+        return prepared.ruleset
+    os.close(prepared.ruleset)
+    own = [jail.directory] if jail.directory else []
+    readable, changeable, executable = [*prepared.readable, *jail.readable, *own], ["/dev/null"], []
+    if jail.changes:
+        changeable += own
+    if jail.programs is not None:
+        executable = [*jail.programs, *(path for pattern in _LOADERS for path in glob.glob(pattern))]
+    return landlock.ruleset(readable, changeable, executable)
 
 
 def _out_of_the_way(descriptor: int) -> int:
@@ -125,45 +164,47 @@ def _out_of_the_way(descriptor: int) -> int:
     return moved
 
 
-def _set_limits(limits: Limits, address_space: int) -> None:
+def _set_limits(limits: Limits, prepared: Confinement, jail: Jail) -> None:
     cpu = math.ceil(limits.wall_s) + 1
-    memory = address_space + limits.memory_mb * 2**20
+    memory = limits.memory_mb * 2**20
     for kind, value in (
-        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_DATA, memory) if jail.reserves else (resource.RLIMIT_AS, prepared.address_space + memory),
         (resource.RLIMIT_CPU, cpu),
-        (resource.RLIMIT_FSIZE, 0),
+        # A little over, so that the host sees the sum above the limit and says so.
+        (resource.RLIMIT_FSIZE, (limits.disk_mb + 1) * 2**20 if jail.changes else 0),
         (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_CORE, 0),
+        # 1 pipes core dumps nowhere either, unlike 0.
+        (resource.RLIMIT_CORE, 1),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        *_process_limit(limits, prepared, jail),
     ):
         hard = resource.getrlimit(kind)[1]
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (bound, bound))
 
 
-def _drop_privileges(change_user: bool) -> None:
+def _process_limit(limits: Limits, prepared: Confinement, jail: Jail) -> list[tuple[int, int]]:
+    """The kernel counts all processes of a user: of one who has others too, the host must do the counting."""
+    if jail.processes:
+        return [(resource.RLIMIT_NPROC, limits.processes)] if user.has_no_others(prepared.uid) else []
+    # After a change of user, a limit of 0 would keep it from becoming another program as well.
+    return [(resource.RLIMIT_NPROC, 0 if jail.programs is None else 1)]
+
+
+def _drop_privileges(uid: int | None) -> None:
     libc = _libc()
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "no_new_privs refused")
     if os.geteuid() == 0:
         for capability in range(64):
             libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-        if change_user:
-            _become_nobody()
+    if uid is not None:
+        user.become(uid)
     # _LINUX_CAPABILITY_VERSION_3, this process; then no effective, permitted or inheritable capability
     header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(header, nothing) != 0:
         raise OSError(ctypes.get_errno(), "dropping capabilities refused")
-    # No core file whatever core_pattern says: the limit of 0 does not hold for a pipe.
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _become_nobody() -> None:
-    os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
 
 
 def _fork_and_end() -> None:

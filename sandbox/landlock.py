@@ -1,4 +1,4 @@
-"""Which files a process may still see, by Landlock: reading below a few folders, and nothing else.
+"""Which files a process may still see, change and start, by Landlock: those below a few folders, and nothing else.
 
 Rights and rulesets are those of include/uapi/linux/landlock.h; what the running kernel does not know is left out.
 """
@@ -10,7 +10,11 @@ from collections.abc import Iterable
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on x86-64 and aarch64
 _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
-_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
+# Writing files, removing folders and files, making folders, regular files and links, moving, truncating. No devices,
+# sockets and pipes: whoever opens one from outside could be kept waiting.
+_CHANGE = _WRITE_FILE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 13 | _TRUNCATE
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _NET_BIND_TCP, _NET_CONNECT_TCP = 1, 2
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
 
@@ -20,8 +24,10 @@ def abi() -> int:
     return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
 
 
-def reading_ruleset(paths: Iterable[str]) -> int:
-    """A descriptor of the rules: files below `paths` can be read, no other file can be opened, made or removed.
+def ruleset(readable: Iterable[str], changeable: Iterable[str] = (), executable: Iterable[str] = ()) -> int:
+    """A descriptor of the rules: what is below these paths can be read, and changed or started where so listed.
+
+    No other file can be opened, made, moved or removed; paths that are not there are left out.
 
     On newer kernels TCP (ABI 4) and signals and abstract sockets to the outside (ABI 6) go too. Raises OSError.
     """
@@ -33,27 +39,34 @@ def reading_ruleset(paths: Iterable[str]) -> int:
         attributes += struct.pack("Q", _NET_BIND_TCP | _NET_CONNECT_TCP)
     if version >= 6:
         attributes += struct.pack("Q", _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
-    ruleset = _checked("create ruleset", _CREATE_RULESET, attributes, len(attributes), 0)
-    for path in paths:
-        _allow_reading(ruleset, path)
-    return ruleset
+    rules = _checked("create ruleset", _CREATE_RULESET, attributes, len(attributes), 0)
+    reading = _READ_FILE | _READ_DIR
+    for paths, access in ((readable, reading), (changeable, reading | _CHANGE), (executable, reading | _EXECUTE)):
+        for path in paths:
+            _allow(rules, path, access & rights)
+    return rules
 
 
-def restrict_self(ruleset: int) -> None:
+def restrict_self(rules: int) -> None:
     """Put this process under the rules for good, and close them. Needs no_new_privs. Raises OSError."""
-    _checked("restrict self", _RESTRICT_SELF, ruleset, 0)
-    os.close(ruleset)
+    _checked("restrict self", _RESTRICT_SELF, rules, 0)
+    os.close(rules)
 
 
-def _allow_reading(ruleset: int, path: str) -> None:
+def confines_signals() -> bool:
+    """Whether the kernel keeps signals inside the rules (ABI 6)."""
+    return abi() >= 6
+
+
+def _allow(rules: int, path: str, access: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
         return
     try:
-        access = _READ_FILE | _READ_DIR if os.path.isdir(path) else _READ_FILE
-        rule = struct.pack("=Qi", access, descriptor)
-        _checked(f"allow {path}", _ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0)
+        granted = access if os.path.isdir(path) else access & _FILE_RIGHTS
+        rule = struct.pack("=Qi", granted, descriptor)
+        _checked(f"allow {path}", _ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(descriptor)
 

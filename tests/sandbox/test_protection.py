@@ -141,7 +141,7 @@ def test_landlock_alone_keeps_files_out_of_reach(tmp_path):
         status = 1
         try:
             ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
-            landlock.restrict_self(landlock.reading_ruleset([str(inside)]))
+            landlock.restrict_self(landlock.ruleset([str(inside)]))
             (inside / "file").read_text()
             for attempt in (outside.read_text, lambda: (inside / "new").write_text("y"), (inside / "file").unlink):
                 try:
