@@ -1,6 +1,6 @@
-"""`python -m sandbox serve` runs the service; `python -m sandbox run-job` runs one job from standard input.
+"""`python -m sandbox`: `serve` is the service, `check` the attack suite, `run` one program, `run-job` one job.
 
-Both hold what programs must not see, so both make their memory unreadable to others of the same user.
+All hold what programs must not see, so all make their memory unreadable to others of the same user.
 """
 
 import argparse
@@ -24,13 +24,25 @@ TOKEN_VARIABLE = "BURNISH_SANDBOX_TOKEN"
 _PR_SET_DUMPABLE = 4
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status; 2 when something given is wrong, 3 when this machine cannot confine programs."""
-    given = _parser().parse_args(argv)
+def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> int:
+    """The exit status; 1 when an attack or a test says so, 2 when something given is wrong, 3 when this machine
+    cannot confine programs."""
+    given = _parser(prog).parse_args(argv)
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
         if given.command == "serve":
             serve(_settings(given), given.host, given.port, JsonLog(given.log_level))
+        elif given.command == "check":
+            from sandbox import check  # two hundred attacks that `run-job` need not wait for
+
+            return check.main(as_json=given.json, only=given.only, allow_degraded=given.allow_degraded)
+        elif given.command == "run":
+            from sandbox import run_program
+
+            limits = Limits(**{limit.name: getattr(given, limit.name) for limit in fields(Limits)})
+            return run_program.main(
+                given.program, given.tests, limits, as_json=given.json, allow_degraded=given.allow_degraded
+            )
         else:
             run_job(given.allow_degraded)
     except SandboxUnavailable as error:
@@ -70,8 +82,8 @@ def _token(file: Path | None) -> str | None:
     return token or None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sandbox", description="Run code that a model wrote.")
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Run code that a model wrote.")
     commands = parser.add_subparsers(dest="command", required=True)
     service = commands.add_parser(
         "serve", help="the HTTP service", formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -92,7 +104,19 @@ def _parser() -> argparse.ArgumentParser:
         name = f"--max-{limit.name.replace('_', '-')}"
         service.add_argument(name, type=type(default), default=default, help="most that a job may ask for")
     job = commands.add_parser("run-job", help="one job as JSON on standard input, the result on standard output")
-    for command in (service, job):
+    suite = commands.add_parser("check", help="the attack suite on this machine: what was stopped, by which layer")
+    suite.add_argument("--only", metavar="FAMILY", help="one family of attacks")
+    program = commands.add_parser(
+        "run", help="one program against its tests", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    program.add_argument("program", type=Path, help="file with the program")
+    program.add_argument("--tests", type=Path, required=True, help="file with {tests: [...], entry_point, language}")
+    for limit in fields(Limits):
+        name = f"--{limit.name.replace('_', '-')}"
+        program.add_argument(name, type=type(limit.default), default=limit.default, help="limit of this run")
+    for command in (suite, program):
+        command.add_argument("--json", action="store_true", help="for other programs to read")
+    for command in (service, job, suite, program):
         command.add_argument("--allow-degraded", action="store_true", help="run without Landlock or seccomp; see docs")
     return parser
 

@@ -109,8 +109,13 @@ def run_suite(families: Iterable[Family] = FAMILIES, *, allow_degraded: bool = F
 
 
 def main(*, as_json: bool = False, only: str | None = None, allow_degraded: bool = False) -> int:
-    """Print the findings; the exit status is 1 when an attack succeeded or nobody can tell."""
+    """Print the findings; the exit status is 1 when an attack succeeded or nobody can tell.
+
+    Raises ValueError for an unknown family, SandboxUnavailable.
+    """
     families = [family for family in FAMILIES if only is None or family.name == only]
+    if not families:
+        raise ValueError(f"no family of attacks is called {only!r}; there are {', '.join(f.name for f in FAMILIES)}")
     findings = []
     for finding in run_suite(families, allow_degraded=allow_degraded):
         findings.append(finding)

@@ -150,7 +150,7 @@ FAMILY = Family(
                 return "breached"
             """,
         ),
-        system_call("clone3", "a process by a newer call", 435, 435, "None, 0", succeeds_without=("system-call filter",)),
+        system_call("clone3", "a newer call", 435, 435, "None, 0", succeeds_without=("system-call filter",)),
         system_call("running an open file (execveat)", "no path to forbid", 322, 281, "-1, b'', None, None, 0x1000"),
         system_call("a session of its own (setsid)", "a signal to the group misses it", 112, 157),
         system_call("a group of its own (setpgid)", "a signal to the group misses it", 109, 154, "0, 0"),

@@ -113,9 +113,11 @@ FAMILY = Family(
             def attack():
                 for number in range(5, 1024):
                     try:
-                        return os.pread(number, 99, 0).decode()
+                        found = os.pread(number, 99, 0)
                     except OSError:
                         continue
+                    if len(found) == 32:
+                        return found.decode()
                 raise LookupError("nothing found")
             """,
             tests=_TOKEN,

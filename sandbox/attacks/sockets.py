@@ -54,7 +54,7 @@ FAMILY = Family(
             succeeds_without=("system-call filter",),
         ),
         _socket("raw IP", "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)", "forged packets"),
-        _socket("the network card's packets", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)", "all traffic is read"),
+        _socket("the network card's packets", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)", "traffic is read"),
         _socket(
             "netlink",
             "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",

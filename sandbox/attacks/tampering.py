@@ -102,9 +102,10 @@ FAMILY = Family(
             """
             import gc
             def attack():
-                for thing in gc.get_objects():
-                    if type(thing) is dict and isinstance(thing.get("expected"), str):
-                        return thing["expected"]
+                for holder in gc.get_objects():
+                    for thing in gc.get_referents(holder):
+                        if type(thing) is dict and isinstance(thing.get("expected"), str):
+                            return thing["expected"]
                 raise LookupError("nothing found")
             """,
             succeeds_without=_COMPARED_INSIDE,
