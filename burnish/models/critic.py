@@ -5,6 +5,7 @@ here as they do for logprobs.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from burnish.contracts.config import ModelConfig
 from burnish.contracts.errors import ConfigError, ContractError
 from burnish.models.backbone import completion_states
 from burnish.models.grouping import PackedBatch
-from burnish.models.load import load_tokenizer, resolve_base_model
+from burnish.models.load import load_policy, load_tokenizer, resolve_base_model
+from burnish.models.lora import has_adapter
 
 CRITIC_FILE = "critic.json"
 VALUE_HEAD_FILE = "value_head.safetensors"
@@ -88,6 +90,12 @@ def load_critic(origin: CriticOrigin, model: ModelConfig, device: torch.device |
     """
     if origin.layers is None:
         raise ValueError("a critic that shares the policy's layers has none to load")
+    if has_adapter(origin.layers):
+        policy = load_policy(
+            origin.layers, attention=model.attention, trust_remote_code=model.trust_remote_code, merge=True
+        )
+        merged: Any = policy.model
+        return Critic(merged.base_model, origin.head).to(device).eval()
     loaded: Any = AutoModel.from_pretrained(
         origin.layers,
         dtype=torch.float32,
@@ -104,17 +112,29 @@ def load_critic(origin: CriticOrigin, model: ModelConfig, device: torch.device |
     return Critic(layers, origin.head).to(device).eval()
 
 
-def save_critic(folder: Path, head: torch.nn.Linear, layers: PreTrainedModel | None) -> None:
-    """Write an artifact that `find_critic` reads; `layers` None where they are the policy's. Equal weights, equal
-    bytes."""
+def save_critic(
+    folder: Path, head: torch.nn.Linear, layers: PreTrainedModel | None, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write an artifact that `find_critic` reads; `layers` None where they are the policy's.
+
+    weights: the full state dict of the Critic, where its own is spread over several processes. Equal weights give
+    equal bytes.
+    """
     if layers is not None:
-        layers.save_pretrained(folder, max_shard_size="2GB")
-    tensors = {name: value.detach().cpu().contiguous() for name, value in head.state_dict().items()}
-    save_file(tensors, folder / VALUE_HEAD_FILE)
+        layers.save_pretrained(folder, state_dict=_below("layers.", weights), max_shard_size="2GB")
+    tensors = _below("head.", weights) or head.state_dict()
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, folder / VALUE_HEAD_FILE)
     (folder / CRITIC_FILE).write_text(json.dumps({"shared": layers is None}), "utf-8")
     # safetensors writes files that only their owner may read; a cache folder is shared between users.
     for path in folder.glob("*.safetensors"):
         path.chmod(0o644)
+
+
+def _below(prefix: str, weights: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    """The part of a state dict that belongs to one submodule."""
+    if weights is None:
+        return None
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def _read_critic(artifact: Path, settings: CriticConfig) -> CriticOrigin:

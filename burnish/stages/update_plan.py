@@ -46,6 +46,17 @@ class Plan:
             * self.lr_factor
         )
 
+    def critic_rate(self, step: int) -> float:
+        """Learning rate of the critic at optimizer step `step`: of the same shape, over the whole run."""
+        return self.lr_factor * learning_rate(
+            step,
+            total_steps=self.rounds * self._steps_a_round,
+            peak=self.settings.critic.learning_rate,
+            warmup_steps=self.settings.warmup_steps,
+            schedule=self.settings.schedule,
+            final_ratio=self.settings.final_lr_ratio,
+        )
+
     def kl_coef(self, step: int) -> float:
         """Weight of the KL term at optimizer step `step`."""
         kl = self.settings.kl

@@ -22,7 +22,8 @@ from burnish.maths.positive import positive_nll_weights
 from burnish.models.backbone import completion_states
 from burnish.models.grouping import PackedBatch
 from burnish.models.logprobs import plan_batches, state_logprobs
-from burnish.models.parallel import ParallelPolicy
+from burnish.models.parallel import ParallelPolicy, Ranks
+from burnish.models.probe import ModelTraits
 from burnish.stages.progress import progress
 from burnish.stages.update_batch import Batch
 from burnish.stages.update_tally import Tally
@@ -122,16 +123,7 @@ class PolicyTrainer:
         return self.policy.ranks.total(total) / float(batch.mask.sum()) if batch.mask.any() else None
 
     def _share(self, batch: Batch, rows: Sequence[int]) -> list[PackedBatch]:
-        """This rank's micro-batches of `rows`; their `order` holds rows of `batch`."""
-        mine = self.policy.ranks.share(rows, [_cost(batch.rollouts[row]) for row in rows])
-        packs = plan_batches(
-            self.policy.traits,
-            [batch.rollouts[row] for row in mine],
-            token_budget=self.settings.token_budget,
-            share_prompt=self.settings.share_prompt,
-        )
-        packs = [dataclasses.replace(pack, order=[mine[index] for index in pack.order]) for pack in packs]
-        return self.policy.ranks.in_step(packs)
+        return micro_batches(batch, rows, self.policy.traits, self.policy.ranks, self.settings)
 
     def _prepare(self, mini: Batch) -> tuple[_Factors, Figures]:
         """All that depends on the whole mini-batch, on the CPU, and what there is to say about it."""
@@ -225,6 +217,20 @@ class PolicyTrainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
+
+
+def micro_batches(
+    batch: Batch, rows: Sequence[int], traits: ModelTraits, ranks: Ranks, settings: UpdateConfig
+) -> list[PackedBatch]:
+    """This rank's micro-batches of `rows`; their `order` holds rows of `batch`."""
+    mine = ranks.share(rows, [_cost(batch.rollouts[row]) for row in rows])
+    packs = plan_batches(
+        traits,
+        [batch.rollouts[row] for row in mine],
+        token_budget=settings.token_budget,
+        share_prompt=settings.share_prompt,
+    )
+    return ranks.in_step([dataclasses.replace(pack, order=[mine[index] for index in pack.order]) for pack in packs])
 
 
 def _cost(rollout: Rollout) -> int:

@@ -12,9 +12,11 @@ from burnish.models.backbone import completion_states
 from burnish.models.critic import Critic, find_critic, load_critic
 from burnish.models.load import load_policy
 from burnish.models.logprobs import plan_batches
-from burnish.models.probe import probe_model
+from burnish.models.parallel import ParallelPolicy, Ranks
 from burnish.stages.update_critic import CriticTrainer, SharedCriticTrainer
 from burnish.stages.update_round import build_batch
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def trainer_of(work, *, head=None, **fields):
     if head:
         torch.manual_seed(2)
         head(critic.head.weight)
-    return CriticTrainer(critic, config.update, dtype=torch.float32)
+    return CriticTrainer(critic, config.update, Ranks(), device=CPU, dtype=torch.float32)
 
 
 def rows_of(batch):
@@ -166,7 +168,8 @@ def test_a_critic_goes_on_from_what_it_saved_bit_by_bit(prepared, tmp_path):
             origin = find_critic(
                 tmp_path / "critic", work.path / "policy", config.update.critic, config.model, tmp_path
             )
-            again = CriticTrainer(load_critic(origin, config.model, "cpu"), config.update, dtype=torch.float32)
+            critic = load_critic(origin, config.model, "cpu")
+            again = CriticTrainer(critic, config.update, Ranks(), device=CPU, dtype=torch.float32)
             again.load_moments(tmp_path / "state")
         if step >= 2:
             again.train(batch, rows_of(batch), 1e-3)
@@ -180,7 +183,7 @@ def shared_trainer(work, policy, **fields):
     head = origin_of(work, config).head
     torch.manual_seed(2)
     torch.nn.init.normal_(head.weight)
-    return SharedCriticTrainer(head, policy, probe_model(policy), config.update, dtype=torch.float32)
+    return SharedCriticTrainer(head, ParallelPolicy(policy, Ranks(), device=CPU, dtype=torch.float32), config.update)
 
 
 def test_a_shared_critic_that_learns_alone_leaves_the_policy_alone(prepared):
@@ -198,9 +201,8 @@ def test_a_shared_critic_s_loss_is_that_of_a_critic_with_the_same_layers_times_i
     work, batch = prepared
     policy = load_policy(work.path / "policy").model
     shared = shared_trainer(work, policy, coef=0.25)
-    apart = CriticTrainer(
-        Critic(load_policy(work.path / "policy").model.base_model, shared.head), ppo().update, dtype=torch.float32
-    )
+    critic = Critic(load_policy(work.path / "policy").model.base_model, shared.head)
+    apart = CriticTrainer(critic, ppo().update, Ranks(), device=CPU, dtype=torch.float32)
     weights = token_weights(batch.mask, "token-mean")
     gradients = []
     for layers, loss_of in (
