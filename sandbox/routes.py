@@ -1,7 +1,7 @@
 """The service's HTTP interface: requests to calls of `Service`, and what comes of them to JSON.
 
     POST   /v1/jobs        {job} or {"jobs": [job, ...]}: queue them                  202, 429, 503
-    POST   /v1/jobs/poll   {"ids": [...], "wait_s"?, "forget"?: [...]}: wait for any     200
+    POST   /v1/jobs/poll   {"ids", "wait_s"?, "least"?, "forget"?}: wait for `least` of them  200
     GET    /v1/jobs/<id>   state, and the result once it is finished                  200, 404
     DELETE /v1/jobs/<id>   drop it; ends a running one                                200, 404
     POST   /v1/run         {job}: queue it and wait for the result                    200, 429, 503
@@ -83,18 +83,20 @@ class Routes:
 
     async def _poll(self, request: Request) -> Response:
         raw = request.json()
-        if not isinstance(raw, dict) or not set(raw) <= {"ids", "wait_s", "forget"}:
-            raise HttpError(400, "a poll is {ids, wait_s?, forget?}")
-        ids, forget, seconds = _ids(raw, "ids"), _ids(raw, "forget"), raw.get("wait_s", 0)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise HttpError(400, "wait_s must be a number of seconds")
+        if not isinstance(raw, dict) or not set(raw) <= {"ids", "wait_s", "least", "forget"}:
+            raise HttpError(400, "a poll is {ids, wait_s?, least?, forget?}")
+        ids, forget = _ids(raw, "ids"), _ids(raw, "forget")
+        seconds, least = raw.get("wait_s", 0), raw.get("least", 1)
+        if type(seconds) not in {int, float} or not seconds >= 0 or type(least) is not int or least < 1:
+            raise HttpError(400, "wait_s must be a number of seconds, and least a number of jobs")
         for job_id in forget:
             self._service.forget(job_id)
         known = {job_id: entry for job_id in ids if (entry := self._service.table.entries.get(job_id)) is not None}
         for entry in known.values():
             entry.touched = time.monotonic()
         if known and len(known) == len(ids):
-            await self._service.wait(list(known.values()), min(seconds, self._longest_wait()), request.gone)
+            seconds, least = min(seconds, self._longest_wait()), min(least, len(known))
+            await self._service.wait(list(known.values()), seconds, request.gone, least)
         unknown = [job_id for job_id in ids if job_id not in self._service.table.entries]
         finished = [entry for entry in known.values() if entry.state == "finished" and entry.job_id not in unknown]
         return Response(

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,6 @@ Log = Callable[..., None]
 """`log(event, **fields)`; never given code, tests, output or details."""
 
 _SLICE_S = 0.25  # how long a hung-up client goes unnoticed
-_MORE_S = 0.01  # a poll waits this long for further results once it has one
 _COLLECT_S = 5.0  # after a drain, for results to be fetched
 
 
@@ -84,26 +84,22 @@ class Service:
             self._end(entry, "cancelled")
         return entry
 
-    async def wait(self, entries: list[Entry], seconds: float, gone: Callable[[], bool]) -> None:
-        """Until one of `entries` is finished or forgotten, the time is up, or the client has hung up."""
+    async def wait(self, entries: list[Entry], seconds: float, gone: Callable[[], bool], least: int = 1) -> None:
+        """Until `least` of `entries` are finished or forgotten, the time is up, or the client has hung up."""
         until = time.monotonic() + seconds
         news = asyncio.Event()
         for entry in entries:
             entry.waiters.add(news.set)
         try:
             while (left := until - time.monotonic()) > 0 and not gone():
-                if any(map(self.over, entries)):
+                if sum(map(self.over, entries)) >= (1 if self.draining else least):
                     return
                 for entry in entries:
                     entry.touched = time.monotonic()
                 news.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _SLICE_S)):
                         await news.wait()
-                    if len(entries) > 1:
-                        await asyncio.sleep(_MORE_S)
-                except TimeoutError:
-                    continue
         finally:
             for entry in entries:
                 entry.waiters.discard(news.set)
@@ -128,7 +124,7 @@ class Service:
         except TimeoutError:
             self.log("interrupting", running=self.running)
         until = time.monotonic() + _COLLECT_S
-        while time.monotonic() < until and not all(entry.delivered for entry in self.table.entries.values()):
+        while time.monotonic() < until and any(map(_to_fetch, self.table.entries.values())):
             await asyncio.sleep(0.05)
         await self.close()
 
@@ -186,3 +182,7 @@ class Service:
             for entry in self.table.expire(time.monotonic()):
                 if entry.state != "finished":
                     self._end(entry, "expired")
+
+
+def _to_fetch(entry: Entry) -> bool:
+    return entry.state == "finished" and not entry.delivered
