@@ -115,6 +115,10 @@ class RolloutConfig(Section):
     """Sequences decoded at once by the `hf` engine; a finished one makes room for the next."""
     gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
     """Share of GPU memory that vLLM may take."""
+    probe_tolerance: float | None = Field(None, ge=0)
+    """Largest mean difference, in nats a token, between the sampler's logprobs of the policy's probe and the trainer's
+    own; beyond it the sampler does not run the policy's weights and the stage fails. 0: not checked. Empty: 0.05 in
+    float32, 0.15 in bfloat16."""
 
 
 class ExecuteConfig(Section):

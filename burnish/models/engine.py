@@ -63,6 +63,10 @@ class Engine(Protocol):
         """One completion per request, in the order in which they finish."""
         ...
 
+    def score(self, input_ids: list[int], response_ids: list[int]) -> list[float]:
+        """[R] log softmax(logits), at temperature 1, of each response token after the prompt."""
+        ...
+
 
 def open_engine(
     folder: Path, *, model: ModelConfig, rollout: RolloutConfig, device: torch.device, max_length: int
@@ -86,5 +90,6 @@ def open_engine(
         device=device,
         attention=model.attention,
         trust_remote_code=model.trust_remote_code,
+        merge=model.lora.serve == "merged",
     )
     return HfEngine(policy.model, policy.eos_token_ids, batch_size=rollout.batch_size)

@@ -38,6 +38,15 @@ class HfEngine:
         """One completion per request, in the order in which they finish."""
         return _Decoding(self._model, self._eos_token_ids, self._batch_size, requests, sampling).run()
 
+    @torch.inference_mode()
+    def score(self, input_ids: list[int], response_ids: list[int]) -> list[float]:
+        """[R] log softmax(logits), at temperature 1, of each response token after the prompt."""
+        tokens = torch.tensor([[*input_ids, *response_ids]], device=self._model.device)
+        kept = self._model(input_ids=tokens, use_cache=False, logits_to_keep=len(response_ids) + 1)
+        logprobs = kept.logits[0, :-1].float().log_softmax(-1)
+        scores: list[float] = logprobs.gather(1, tokens[0, len(input_ids) :, None])[:, 0].tolist()
+        return scores
+
 
 @dataclass
 class _Row:

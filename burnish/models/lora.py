@@ -172,6 +172,6 @@ def _targets(model: PreTrainedModel, wanted: list[str]) -> list[str]:
     unknown = sorted(set(wanted) - linear)
     if unknown:
         raise ConfigError(
-            f"model.lora.targets names {unknown[0]!r}, which is no layer of this model; it has {', '.join(sorted(linear))}"
+            f"model.lora.targets names {unknown[0]!r}, which is no layer here; there are {', '.join(sorted(linear))}"
         )
     return sorted(set(wanted))

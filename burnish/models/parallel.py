@@ -18,13 +18,16 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from burnish.models.grouping import PackedBatch
+from burnish.models.grouping import Completion, PackedBatch
 from burnish.models.load import copy_policy, save_policy
-from burnish.models.logprobs import token_logprobs
+from burnish.models.logprobs import plan_batches, token_logprobs
 from burnish.models.lora import adapter_parameters, save_adapter
 from burnish.models.probe import probe_model
+from burnish.models.probe_weights import ProbeSample, choose_probe, write_probe
 
 ItemT = TypeVar("ItemT")
+
+_SCORE_TOKENS = 2048
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class ParallelPolicy(nn.Module):
         self.model = model
         self.ranks = ranks
         self.dtype = dtype
+        self._probe: tuple[list[ProbeSample], list[list[float]]] = ([], [])
         # Looks at whole weights, so it comes before they are spread.
         self.traits = dataclasses.replace(probe_model(model), device=device)
         if ranks.world > 1:
@@ -123,8 +127,24 @@ class ParallelPolicy(nn.Module):
         """The norm of the gradient over all ranks, before it was scaled down to `limit`."""
         return self.ranks.clip_gradients(self.model.parameters(), limit)
 
+    def take_probe(self, completions: Sequence[Completion]) -> None:
+        """Score a few of `completions` now, before training; `save` scores them again and leaves both in the policy."""
+        samples = choose_probe(completions)
+        self._probe = samples, self.score(samples)
+
+    @torch.no_grad()
+    def score(self, completions: Sequence[Completion]) -> list[list[float]]:
+        """Logprobs [R] of the tokens of each of `completions`, computed whole on every rank."""
+        found: dict[int, list[float]] = {}
+        for batch in plan_batches(self.traits, completions, token_budget=_SCORE_TOKENS, share_prompt=False):
+            parts = torch.split(self(batch)[0].cpu(), batch.lengths)
+            found |= {index: part.tolist() for index, part in zip(batch.order, parts, strict=True)}
+        return [found[index] for index in range(len(completions))]
+
     def save(self, folder: Path, tokenizer: PreTrainedTokenizerBase, *, source: Path, trust_remote_code: bool) -> None:
         """Rank 0 writes the policy into `folder`; with an adapter, that and the unchanged base model in `source`."""
+        samples, previous = self._probe
+        logprobs = self.score(samples)
         adapter = {name: whole(parameter) for name, parameter in adapter_parameters(self.model).items()}
         weights = None if adapter else whole_weights(self.model)
         if self.ranks.rank:
@@ -134,6 +154,7 @@ class ParallelPolicy(nn.Module):
             save_adapter(self.model, adapter, folder)
         else:
             save_policy(self.model, tokenizer, folder, weights=weights)
+        write_probe(folder, samples, logprobs, previous)
 
 
 def spread(root: nn.Module, model: PreTrainedModel, ranks: Ranks, *, device: torch.device, dtype: torch.dtype) -> None:

@@ -6,7 +6,9 @@ end-of-sequence ids, no sampling settings out of the model's files, float32 on a
 
 import importlib
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from burnish.contracts.config import ModelConfig, RolloutConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import FinishReason
 from burnish.models.engine import Completion, Request, Sampling
-from burnish.models.load import load_tokenizer, read_eos_token_ids
+from burnish.models.load import load_policy, load_tokenizer, read_eos_token_ids, save_policy
+from burnish.models.lora import ADAPTER_FOLDER, has_adapter, read_adapter_settings
 
 # In-process: a worker of its own costs 20 s and a second copy of the imports. CPU cores are the stage's to bind.
 _ENVIRONMENT = {
@@ -49,29 +52,48 @@ class VllmEngine:
             ) from None
         tokenizer = load_tokenizer(folder, trust_remote_code=model.trust_remote_code)
         self._eos_token_ids = read_eos_token_ids(folder, tokenizer)
-        llm = self._vllm.LLM(
-            model=str(folder),
-            skip_tokenizer_init=True,
-            trust_remote_code=model.trust_remote_code,
-            max_model_len=max_length,
-            logprobs_mode="processed_logprobs",
-            generation_config="vllm",
-            enable_prefix_caching=True,
-            disable_log_stats=True,
+        settings: dict[str, Any] = {
+            "skip_tokenizer_init": True,
+            "trust_remote_code": model.trust_remote_code,
+            "max_model_len": max_length,
+            "logprobs_mode": "processed_logprobs",
+            "generation_config": "vllm",
+            "enable_prefix_caching": True,
+            "disable_log_stats": True,
             **(_gpu_settings(model, rollout) if device.type == "cuda" else _CPU_SETTINGS),
-        )
-        self._engine: Any = llm.llm_engine
+        }
+        self._adapter: Any = None
+        if has_adapter(folder) and model.lora.serve == "adapter":
+            adapter = read_adapter_settings(folder)
+            settings |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _room_for(adapter.rank)}
+            self._adapter = importlib.import_module("vllm.lora.request").LoRARequest(
+                "policy", 1, str(folder / ADAPTER_FOLDER)
+            )
+        with _served_folder(folder, model, merge=has_adapter(folder) and self._adapter is None) as served:
+            self._engine: Any = self._vllm.LLM(model=str(served), **settings).llm_engine
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """One completion per request, in the order in which they finish."""
         for request in requests:
-            self._engine.add_request(
-                request.request_id, {"prompt_token_ids": request.input_ids}, self._parameters(request, sampling)
-            )
+            self._add(request.request_id, request.input_ids, self._parameters(request, sampling))
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
                 if output.finished:
                     yield _completion(output.request_id, output.outputs[0])
+
+    def score(self, input_ids: list[int], response_ids: list[int]) -> list[float]:
+        """[R] log softmax(logits), at temperature 1, of each response token after the prompt."""
+        parameters = self._vllm.SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+        tokens = [*input_ids, *response_ids]
+        self._add("score", tokens, parameters)
+        scored: Any = None
+        while self._engine.has_unfinished_requests():
+            scored = next((output for output in self._engine.step() if output.finished), scored)
+        steps = scored.prompt_logprobs[len(input_ids) :]
+        return [float(step[token].logprob) for step, token in zip(steps, response_ids, strict=True)]
+
+    def _add(self, request_id: str, input_ids: list[int], parameters: Any) -> None:
+        self._engine.add_request(request_id, {"prompt_token_ids": input_ids}, parameters, lora_request=self._adapter)
 
     def _parameters(self, request: Request, sampling: Sampling) -> Any:
         return self._vllm.SamplingParams(
@@ -89,6 +111,33 @@ class VllmEngine:
 
 # bfloat16 is four times slower on most CPUs, compiling takes minutes, and blocks longer than prompts are never shared.
 _CPU_SETTINGS: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
+
+
+# What vLLM has kernels for.
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def _room_for(rank: int) -> int:
+    """Raises ConfigError when vLLM serves no adapters of this rank."""
+    room = next((known for known in _LORA_RANKS if known >= rank), None)
+    if room is None:
+        raise ConfigError(
+            f"model.lora.rank is {rank}: vLLM serves at most {_LORA_RANKS[-1]}; set model.lora.serve=merged"
+        )
+    return room
+
+
+@contextmanager
+def _served_folder(folder: Path, model: ModelConfig, *, merge: bool) -> Iterator[Path]:
+    """The folder that vLLM loads: the policy's own, or a temporary one with its adapter folded into the weights."""
+    if not merge:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="burnish-merged-") as merged:
+        policy = load_policy(folder, attention=model.attention, trust_remote_code=model.trust_remote_code, merge=True)
+        save_policy(policy.model, policy.tokenizer, Path(merged))
+        del policy
+        yield Path(merged)
 
 
 def _gpu_settings(model: ModelConfig, rollout: RolloutConfig) -> dict[str, Any]:

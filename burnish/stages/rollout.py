@@ -12,6 +12,7 @@ from burnish.contracts.errors import StageError
 from burnish.contracts.records import Prompt, Rollout, read_records, write_records
 from burnish.models.engine import Sampling, open_engine
 from burnish.models.load import load_tokenizer
+from burnish.models.probe_weights import check_weights, read_probe
 from burnish.models.runtime import setup_torch
 from burnish.models.sampling import plan_samples, sample_prompts
 from burnish.stages.entry import StageContext, StageResult
@@ -21,7 +22,8 @@ from burnish.stages.progress import progress
 def run(context: StageContext) -> StageResult:
     """Write `rollouts.parquet`: `samples_per_prompt` rows for each of `prompts_per_round` prompts.
 
-    Raises StageError when a task has no training prompts, or not one sample could be drawn.
+    Raises StageError when a task has no training prompts, the engine does not run the policy's weights, or not one
+    sample could be drawn.
     """
     config, settings = context.config, context.config.rollout
     device = setup_torch(config.runtime, context.seed)
@@ -31,9 +33,17 @@ def run(context: StageContext) -> StageResult:
     folder = context.input_dir("policy")
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
     samples = plan_samples(tokenizer, chosen, settings.samples_per_prompt, seed=context.seed, prefix=f"r{number}")
-    longest = max(len(sample.request.input_ids) for sample in samples) + settings.max_new_tokens
+    probe = read_probe(folder)
+    longest = max(
+        max(len(sample.request.input_ids) for sample in samples) + settings.max_new_tokens,
+        # An engine that scores draws at least one token more.
+        *(len(sample.input_ids) + len(sample.response_ids) + 1 for sample in probe),
+    )
     engine = open_engine(folder, model=config.model, rollout=settings, device=device, max_length=longest)
     sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.top_p, settings.top_k)
+    gap = check_weights(
+        engine, probe, dtype=config.model.dtype, tolerance=settings.probe_tolerance, title=context.title
+    )
     version = int(context.inputs["policy"].metadata["policy_version"])
     started = time.perf_counter()
     drawn = sample_prompts(engine, tokenizer, samples, sampling, policy_version=version)
@@ -49,7 +59,7 @@ def run(context: StageContext) -> StageResult:
     write_records(context.output_dir("rollouts") / "rollouts.parquet", rows, Rollout)
     tokens = sum(len(row.response_ids) for row in rows)
     return StageResult(
-        metrics=_metrics(rows, len(samples), tokens, seconds),
+        metrics=_metrics(rows, len(samples), tokens, seconds) | {"probe_gap": gap},
         counts={"rollouts": {"samples": len(rows), "groups": len({row.group_id for row in rows}), "tokens": tokens}},
         metadata={"rollouts": {"policy_version": version}},
     )

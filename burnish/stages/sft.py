@@ -65,6 +65,7 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
         raise ConfigError(f"sft.max_length is {config.sft.max_length}: every demonstration is longer; raise it")
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
     policy = ParallelPolicy(model, ranks, device=device, dtype=dtype)
+    policy.take_probe(examples.train)
     training = Training(policy, config.sft, examples, seed=config.seed)
     training.fit(context.title)
     policy.save(context.output_dir("policy"), tokenizer, source=base, trust_remote_code=config.model.trust_remote_code)

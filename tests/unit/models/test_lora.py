@@ -129,7 +129,7 @@ def test_a_copied_policy_keeps_its_adapter(adapted, tmp_path):
 
 
 def test_targets_the_model_does_not_have_are_named_with_those_it_has(char_folder):
-    with pytest.raises(ConfigError, match=r"model\.lora\.targets names 'query'.*it has down_proj, gate_proj"):
+    with pytest.raises(ConfigError, match=r"model\.lora\.targets names 'query'.*there are down_proj, gate_proj"):
         load_trainable(char_folder, model_config(targets=["q_proj", "query"]), device="cpu", seed=0)
 
 
