@@ -34,12 +34,10 @@ def run(context: StageContext) -> StageResult:
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
     samples = plan_samples(tokenizer, chosen, settings.samples_per_prompt, seed=context.seed, prefix=f"r{number}")
     probe = read_probe(folder)
-    longest = max(
-        max(len(sample.request.input_ids) for sample in samples) + settings.max_new_tokens,
-        # An engine that scores draws at least one token more.
-        *(len(sample.input_ids) + len(sample.response_ids) + 1 for sample in probe),
-    )
-    engine = open_engine(folder, model=config.model, rollout=settings, device=device, max_length=longest)
+    lengths = [len(sample.request.input_ids) + settings.max_new_tokens for sample in samples]
+    # An engine that scores draws at least one token more.
+    lengths += [len(sample.input_ids) + len(sample.response_ids) + 1 for sample in probe]
+    engine = open_engine(folder, model=config.model, rollout=settings, device=device, max_length=max(lengths))
     sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.top_p, settings.top_k)
     gap = check_weights(
         engine, probe, dtype=config.model.dtype, tolerance=settings.probe_tolerance, title=context.title

@@ -12,6 +12,7 @@ from burnish.contracts.records import Prompt, write_records
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.char import char_tokenizer, make_char_model
 from burnish.models.load import load_policy
+from burnish.models.parallel import ParallelPolicy, Ranks
 from burnish.stages import sft
 from burnish.stages.sft_batches import Example, Examples, build_examples, epoch_steps
 from burnish.stages.sft_training import Training
@@ -42,6 +43,11 @@ def place(tmp_path):
     place = Workplace(tmp_path)
     write_records(place.folder("prompts") / "prompts.parquet", [*demonstrations(), *demonstrations(9, "train")], Prompt)
     return place
+
+
+def training_of(model, settings, examples):
+    policy = ParallelPolicy(model, Ranks(), device=torch.device("cpu"), dtype=torch.float32)
+    return Training(policy, settings, examples, seed=0)
 
 
 def weights(place):
@@ -103,14 +109,14 @@ def test_the_best_weights_are_kept_and_training_stops_without_progress(place):
     # The weights on disk are those that reached that loss.
     model, tokenizer, eos = load_policy(place.path / "policy")
     examples = build_examples(tokenizer, demonstrations(), eos, max_length=64, validation_fraction=0.25, seed=0)
-    training = Training(model, SftConfig(), examples, dtype=torch.float32, seed=0)
+    training = training_of(model, SftConfig(), examples)
     assert training.validation_loss() == pytest.approx(wild.metrics["val_loss"], rel=1e-5)
 
 
 def test_only_the_response_and_its_end_are_trained_on(tmp_path):
     model = load_policy(make_char_model(tmp_path, layers=1, width=32, seed=0)).model
     examples = [Example([12, 13], [7, 1]), Example([12, 13, 14, 15], [8, 9, 1])]
-    training = Training(model, SftConfig(), Examples(examples, [], 0), dtype=torch.float32, seed=0)
+    training = training_of(model, SftConfig(), Examples(examples, [], 0))
     found = sum(part.item() for part in training.mean_losses(examples))
     total = 0.0
     for example in examples:
@@ -129,9 +135,7 @@ def test_the_token_budget_changes_neither_loss_nor_gradient(tmp_path, budget):
     reference = None
     for limit in (4096, budget):
         model.zero_grad()
-        training = Training(
-            model, SftConfig(token_budget=limit), Examples(examples, [], 0), dtype=torch.float32, seed=0
-        )
+        training = training_of(model, SftConfig(token_budget=limit), Examples(examples, [], 0))
         parts = list(training.mean_losses(examples))
         for part in parts:
             part.backward()
