@@ -229,6 +229,13 @@ class UpdateConfig(Section):
         """Whether advantages come from a critic; known once the preset is filled in."""
         return self.advantage.estimator == "gae"
 
+    @property
+    def critic_lr_ratio(self) -> float | None:
+        """The critic's learning rate over the policy's; None without a critic or where one of them is 0."""
+        if not (self.needs_critic and self.learning_rate and self.critic.learning_rate):
+            return None
+        return self.critic.learning_rate / self.learning_rate
+
 
 class CollapseConfig(Section):
     """When a run counts as collapsing, and what happens then. Thresholds are choices, not truths."""

@@ -82,7 +82,6 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
         announce(f"{context.title}: {line}")
 
     source = context.input_dir("policy")
-    started = time.perf_counter()
     critic = input_critic(context) if settings.needs_critic else None
     critic_rows: list[Row] = []
     if critic and critic.layers:
@@ -106,10 +105,11 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
         clip_factor=previous.clip_factor,
         extra_loss=shared.extra_loss if shared else None,
     )
+    started = time.perf_counter()
     series = take_steps(context, trainer, batch, plan, metrics, shared)
+    seconds = time.perf_counter() - started
     for row, learned in zip(series, critic_rows, strict=False):
         row |= learned
-    seconds = time.perf_counter() - started
     state = dataclasses.replace(
         state, step=state.step + len(series), **_measured(trainer, batch, plan, metrics, series)
     )
@@ -128,6 +128,7 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
     version = int(context.inputs["policy"].metadata["policy_version"])
     metrics = _step_means(series) | {name: value for name, value in metrics.items() if name not in ("entropy", "kl")}
     metrics["staleness"] = fmean(version - rollout.policy_version for rollout in rollouts) if rollouts else None
+    metrics["critic_lr_ratio"] = settings.critic_lr_ratio
     metrics["tokens_per_second"] = sum(row.get("tokens") or 0.0 for row in series) / seconds
     result = StageResult(metrics, _finite(series), metadata={"updated_verdict": verdict.metadata})
     if verdict.status in ("rolled_back", "stop"):

@@ -24,6 +24,9 @@ from burnish.tasks import load_task
 
 _HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
+# A critic that is slower than the policy judges a policy of long ago; one that is far faster forgets.
+_CRITIC_LR_RATIO = 100
+
 
 def run(context: StageContext) -> StageResult:
     """Writes config.yaml (resolved) and prompts.parquet. Raises ConfigError for the first thing that is wrong."""
@@ -43,7 +46,8 @@ def check(config: RunConfig) -> list[Prompt]:
     """The run's prompts, once everything about `config` has been found in order. Raises ConfigError."""
     check_task_budget(config.rounds)
     _check_sampling(config)
-    _check_model(config)
+    _check_model(config.model.path, "model.path")
+    _check_critic(config)
     check_scorers(config.reward)
     prompts = [prompt for task in config.tasks for prompt in load_task(task, config.seed)]
     prompts += _demonstrations(config, prompts)
@@ -69,16 +73,43 @@ def _check_sampling(config: RunConfig) -> None:
         )
 
 
-def _check_model(config: RunConfig) -> None:
-    path = config.model.path
+def _check_critic(config: RunConfig) -> None:
+    update, critic = config.update, config.update.critic
+    if not update.needs_critic:
+        return
+    if critic.init != "policy":
+        _check_model(critic.init, "update.critic.init")
+    if critic.shared:
+        if critic.init != "policy":
+            raise ConfigError(
+                f"update.critic.init is {critic.init!r} but update.critic.shared is true: a shared critic has the "
+                "policy's layers; set one of them back"
+            )
+        if critic.epochs > 1:
+            raise ConfigError(
+                f"update.critic.epochs is {critic.epochs} but update.critic.shared is true: a shared critic learns in "
+                "the policy's passes; use update.epochs"
+            )
+        if config.runtime.processes > 1:
+            raise ConfigError(
+                f"runtime.processes is {config.runtime.processes} but update.critic.shared is true: layers that are "
+                "spread over processes serve one head only; set one of them back"
+            )
+    ratio = update.critic_lr_ratio
+    if ratio is not None and not 1 <= ratio <= _CRITIC_LR_RATIO:
+        announce(
+            f"update.critic.learning_rate={critic.learning_rate:g} is {ratio:g} times update.learning_rate="
+            f"{update.learning_rate:g}: a critic usually learns 1 to {_CRITIC_LR_RATIO} times as fast as its policy"
+        )
+
+
+def _check_model(path: str, field: str) -> None:
     if path == "char" or path in PACKAGED:
         return
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(
-                f"model.path is {path!r}: the folder has no config.json; give a Hugging Face model folder"
-            )
+            raise ConfigError(f"{field} is {path!r}: the folder has no config.json; give a Hugging Face model folder")
         return
     local = path.startswith(("/", "./", "../", "~"))
     if not local and _HUGGING_FACE_ID.fullmatch(path):
@@ -87,7 +118,7 @@ def _check_model(config: RunConfig) -> None:
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     forms = f"a packaged name ({', '.join(PACKAGED)}), `char`, a local folder, or a Hugging Face id such as org/name"
     problem = "no such folder; it must be" if local else "it must be"
-    raise ConfigError(f"model.path is {path!r}: {problem} {forms}{hint}")
+    raise ConfigError(f"{field} is {path!r}: {problem} {forms}{hint}")
 
 
 def _demonstrations(config: RunConfig, prompts: list[Prompt]) -> list[Prompt]:

@@ -11,6 +11,7 @@ from burnish.contracts.loading import load_config, parse_config
 from burnish.contracts.records import Prompt, read_records
 from burnish.stages.validate import check
 
+PPO = {"preset": "ppo"}
 GOOD = {"tasks": [{"source": "sums", "train_size": 20, "eval_size": 10, "sft_size": 5}]}
 
 
@@ -49,6 +50,13 @@ def test_it_writes_the_resolved_configuration_and_the_prompts(tmp_path):
         ),
         ({"tasks": [{"source": "summs"}]}, "did you mean 'sums'"),
         ({"model": {"path": "char"}}, "params.style=raw"),
+        ({"update": PPO | {"critic": {"init": "/nowhere/reward"}}}, "update.critic.init is '/nowhere/reward': no such"),
+        (
+            {"update": PPO | {"critic": {"shared": True, "init": "org/reward"}}},
+            "update.critic.init is 'org/reward' but",
+        ),
+        ({"update": PPO | {"critic": {"shared": True, "epochs": 2}}}, "update.critic.epochs is 2 but .* shared"),
+        ({"update": PPO | {"critic": {"shared": True}}, "runtime": {"processes": 2}}, "runtime.processes is 2 but"),
     ],
 )
 def test_each_mistake_is_one_line_with_the_fix(changes, says):
@@ -117,3 +125,20 @@ def test_light_stages_import_nothing_heavy(stage):
         [sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ), timeout=60
     )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("update", "says"),
+    [
+        (PPO | {"learning_rate": 1e-6, "critic": {"learning_rate": 1e-5}}, ""),
+        (PPO | {"learning_rate": 1e-6, "critic": {"learning_rate": 2e-4}}, "is 200 times update.learning_rate=1e-06"),
+        (PPO | {"learning_rate": 1e-5, "critic": {"learning_rate": 1e-6}}, "is 0.1 times update.learning_rate=1e-05"),
+        (PPO | {"learning_rate": 0.0}, ""),
+        ({"preset": "grpo", "critic": {"learning_rate": 1.0}}, ""),
+    ],
+)
+def test_learning_rates_of_policy_and_critic_that_lie_far_apart_are_pointed_out(update, says, capsys):
+    check(config(update=update))
+    found = capsys.readouterr().out
+    assert ("update.critic.learning_rate" in found) == bool(says)
+    assert says in found
