@@ -3,6 +3,7 @@
 Every surrogate takes the log-ratio made here, so that level and clipping are separate choices.
 """
 
+import torch
 from torch import Tensor
 
 # Beyond this a log-ratio says no more than that the two policies disagree; its exponential would overflow.
@@ -20,7 +21,7 @@ def sequence_log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> 
     The token form sg[s] * pi / sg[pi] of GSPO (Zheng et al. 2025, arXiv:2507.18071): summed over a
     response its gradient is that of the sequence form, and it also takes advantages and weights that differ by token.
     """
-    kept = (mask != 0).double()
-    difference = (logprobs - old_logprobs).detach().double()
-    mean = (difference * kept).sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True).clamp(min=1)
+    kept = mask != 0
+    difference = torch.where(kept, (logprobs - old_logprobs).detach().double(), 0.0)
+    mean = difference.sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True).clamp(min=1)
     return (mean.to(logprobs.dtype) + (logprobs - logprobs.detach())).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loss_cases import ADVANTAGES, KEPT, MASK, NEW, OLD, SETTINGS, step_loss
 
 from burnish.maths.losses import policy_loss, value_loss
-from burnish.maths.ratio import token_log_ratio
+from burnish.maths.ratio import sequence_log_ratio, token_log_ratio
 from burnish.maths.surrogates import clip_loss
 
 
@@ -96,6 +96,18 @@ def test_the_value_loss_passes_the_numerical_gradient_check():
     values = torch.tensor([0.5, 1.0, 0.15], dtype=torch.float64, requires_grad=True)
     old, returns = torch.tensor([0.1, 0.9, 0.1]).double(), torch.tensor([1.0, 0.0, 0.3]).double()
     assert torch.autograd.gradcheck(lambda values: value_loss(values, old, returns, 0.2), values)
+
+
+def test_the_log_ratio_of_a_sequence_is_a_mean_over_its_trained_tokens_alone():
+    new = torch.tensor([[-1.0, -3.0, 7.0, -2.0], [1.0, 1.0, 1.0, 1.0]], requires_grad=True)
+    old = torch.tensor([[-1.5, -3.1, -9.0, -1.7], [0.0, 0.0, 0.0, 0.0]])
+    mask = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0]])
+    ratios = sequence_log_ratio(new, old, mask)
+    assert ratios[0].tolist() == pytest.approx([0.1] * 4)
+    assert ratios[1].tolist() == [0.0] * 4
+    # Each token answers for its own logprob.
+    (ratios * torch.tensor([[1.0, 2.0, 3.0, 4.0]])).sum().backward()
+    assert new.grad[0].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_log_ratio_beyond_twenty_is_clamped_and_counted_as_cut():
