@@ -102,6 +102,9 @@ def join(rollouts: Sequence[Rollout], rewards: Sequence[Reward], logprobs: Seque
         strangers = sorted(found.keys() - known)
         if strangers:
             raise ContractError(f"{name}.parquet: sample {strangers[0]!r} is not in rollouts.parquet")
+    for rollout in ordered:
+        if rollout.sample_id in logprob_of:
+            _check_lengths(logprob_of[rollout.sample_id], len(rollout.response_ids))
     return [Sample(rollout, reward_of.get(rollout.sample_id), logprob_of.get(rollout.sample_id)) for rollout in ordered]
 
 
@@ -114,7 +117,7 @@ def scores(samples: Sequence[Sample]) -> Tensor:
 def stack(samples: Sequence[Sample], settings: UpdateConfig) -> Batch:
     """`samples`, all with logprobs, as tensors; advantages are still 0.
 
-    Raises ContractError when a record has not one number a token, or lacks what the settings need.
+    Raises ContractError when a record lacks what the settings need.
     """
     shape = (len(samples), max((len(sample.rollout.response_ids) for sample in samples), default=0))
     inside, mask = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
@@ -156,15 +159,23 @@ def _by_id(name: str, records: Iterable[_RecordT]) -> dict[str, _RecordT]:
     return found
 
 
+def _check_lengths(logprob: Logprob, tokens: int) -> None:
+    for field in ("old_logprobs", "ref_logprobs", "entropy", "values"):
+        column = getattr(logprob, field)
+        if column is not None and len(column) != tokens:
+            raise ContractError(
+                f"logprob {logprob.sample_id}: {field} has {len(column)} values, the rollout has {tokens} response "
+                "tokens"
+            )
+
+
 def _tokens(sample: Sample, field: str, needed_by: str) -> Tensor:
     """[R] of a column of the sample's logprobs."""
     assert sample.logprob is not None
-    name = f"logprob {sample.logprob.sample_id}: {field}"
     column: list[float] | None = getattr(sample.logprob, field)
     if column is None:
-        raise ContractError(f"{name} is missing but {needed_by}; run the logprob stage with the same settings")
-    if len(column) != len(sample.rollout.response_ids):
         raise ContractError(
-            f"{name} has {len(column)} values, the rollout has {len(sample.rollout.response_ids)} response tokens"
+            f"logprob {sample.logprob.sample_id}: {field} is missing but {needed_by}; run the logprob stage with the "
+            "same settings"
         )
     return torch.tensor(column)

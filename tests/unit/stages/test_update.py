@@ -154,7 +154,11 @@ def test_two_rounds_through_artifacts_equal_two_rounds_in_memory_bit_by_bit(work
         for key, value in optimizer.state[parameter].items():
             assert torch.equal(moments[f"{name}.{key}"], value)
     assert second.metadata["updated_policy"] == {"policy_version": 2, "step": 4}
-    assert json.loads((work.path / "updated_trainer_state" / "state.json").read_text()) == {"step": 4, "kl_coef": None, "lr_scale": 1.0}
+    assert json.loads((work.path / "updated_trainer_state" / "state.json").read_text()) == {
+        "step": 4,
+        "kl_coef": None,
+        "lr_scale": 1.0,
+    }
 
 
 def test_a_truncated_sample_leaves_the_loss_and_its_denominators(work):
