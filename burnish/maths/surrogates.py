@@ -83,8 +83,9 @@ def gmpo_loss(log_ratio: Tensor, advantages: Tensor, mask: Tensor, clip_low: flo
     sign = advantages.sign()
     held = sign * torch.minimum(sign * log_ratio, sign * log_ratio.clamp(-clip_low, clip_high))
     held = torch.where(sign == 0, log_ratio, held)
-    kept = (mask != 0).to(held.dtype)
-    mean = (held.detach() * kept).sum(dim=1, keepdim=True) / kept.sum(dim=1, keepdim=True).clamp(min=1)
+    kept = mask != 0
+    total = torch.where(kept, held.detach(), 0.0).sum(dim=1, keepdim=True)
+    mean = total / kept.sum(dim=1, keepdim=True).clamp(min=1)
     loss = -advantages * (mean + (held - held.detach())).exp()
     return _token_loss(loss, log_ratio, (held != log_ratio) | _saturated(log_ratio, advantages))
 

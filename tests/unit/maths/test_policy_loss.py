@@ -98,6 +98,14 @@ def test_gmpo_is_the_geometric_mean_of_the_clipped_ratios():
     assert loss.clipped_low.nonzero().tolist() == [[1, 3]]
 
 
+def test_gmpo_of_sequences_clips_the_ratio_of_the_response_in_log_space():
+    # Mean log-ratios -.066667 and -.125: the second leaves the range of .1 on the side that a negative sample clips.
+    loss = policy_loss(NEW, OLD, ADVANTAGES, MASK, SETTINGS["gmpo of sequences"])
+    assert loss.loss[0, :3].tolist() == pytest.approx([-math.exp(-0.2 / 3)] * 3, abs=1e-6)
+    assert loss.loss[1].tolist() == pytest.approx([math.exp(-0.1)] * 4, abs=1e-6)
+    assert loss.clipped_low.tolist() == [[False] * 4, [True] * 4]
+
+
 @every_loss
 def test_equal_policies_have_ratio_one_nothing_clipped_and_the_policy_gradient(settings):
     new = NEW.clone().requires_grad_()
