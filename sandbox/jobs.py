@@ -34,7 +34,7 @@ class Job:
 
     def to_json(self) -> bytes:
         """One line; the same job gives the same line."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        return json.dumps(vars(self) | {"limits": vars(self.limits)}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, line: bytes) -> "Job":

@@ -122,8 +122,20 @@ class RolloutConfig(Section):
 
 
 class ExecuteConfig(Section):
+    backend: Literal["pool", "service", "docker", "kubernetes"] = "pool"
+    """Where code runs: sandboxes in the stage itself, a sandbox service, a container for each sample, or a sandbox of
+    the cluster's (agent-sandbox)."""
     workers: int = Field(2, ge=1)
-    """Executions at a time."""
+    """Executions at a time; for `service`, connections to it."""
+    service_url: str = ""
+    """`service` only: its address, like http://burnish-sandbox:8000. A token is read from BURNISH_SANDBOX_TOKEN."""
+    image: str = ""
+    """`docker` and `kubernetes` only: image with the sandbox. Empty: burnish/sandbox of this version."""
+    namespace: str = ""
+    """`kubernetes` only: where the sandbox is made. Empty: the stage's own namespace."""
+    runtime: str = ""
+    """`docker`: container runtime; `kubernetes`: RuntimeClass, such as gvisor. Empty: the default one, but gVisor where
+    the Docker daemon has it (runsc) and `allow_degraded` is on, as gVisor has no Landlock."""
     timeout_s: float = Field(5.0, gt=0)
     """Wall-clock limit of one execution, in seconds."""
     memory_mb: int = Field(512, ge=32)
@@ -132,6 +144,15 @@ class ExecuteConfig(Section):
     """Output kept of one execution; more is an `output_limit` verdict."""
     allow_degraded: bool = False
     """Run even where the kernel offers no Landlock or seccomp. Every verdict then carries the mark."""
+
+    @model_validator(mode="after")
+    def _service_has_an_address(self) -> "ExecuteConfig":
+        if (self.backend == "service") != bool(self.service_url):
+            raise ValueError(
+                f"backend is {self.backend!r} and service_url is {self.service_url!r}: "
+                "backend=service needs an address, and no other backend has one"
+            )
+        return self
 
 
 class ScorerConfig(Section):

@@ -1,21 +1,32 @@
-"""From rollouts to executions: the client of the sandbox, shared by the stages execute and evaluate.
+"""From rollouts to executions, shared by the stages execute and evaluate: samples stream through a backend.
 
-Each of `workers` threads owns one sandbox; samples whose verifier needs no execution give no row.
+Memory stays constant however many there are, and the order is that of the rollouts, whatever finishes first. Samples
+whose verifier needs no execution give no row.
 """
 
+import hashlib
+import re
+import socket
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from queue import SimpleQueue
+from contextlib import closing
+from dataclasses import replace
+from itertools import chain
 from typing import cast
 
 from burnish.contracts.config import ExecuteConfig
-from burnish.contracts.errors import ContractError, StageError
+from burnish.contracts.errors import ContractError
 from burnish.contracts.records import Execution, Prompt, Rollout, Verdict
+from burnish.rewards.backends import open_backend
+from burnish.rewards.backends.backend import Backend
 from burnish.rewards.extraction import extract_code
+from sandbox.jobs import Job
 from sandbox.limits import Limits
-from sandbox.process import SandboxUnavailable
-from sandbox.spec import Spec, SpecError, parse_spec
-from sandbox.verdicts import Sandbox
+from sandbox.spec import SpecError, parse_spec
+from sandbox.verdicts import Result
+
+# Results that wait for an earlier one: a job at its time limit must not stop the hundreds a second behind it.
+_WINDOW = 4096
 
 
 def needs_execution(prompt: Prompt) -> bool:
@@ -24,56 +35,68 @@ def needs_execution(prompt: Prompt) -> bool:
 
 
 def execute_rollouts(
-    rollouts: Iterable[Rollout], prompts_by_id: Mapping[str, Prompt], config: ExecuteConfig
+    rollouts: Iterable[Rollout], prompts_by_id: Mapping[str, Prompt], config: ExecuteConfig, *, owner: str = ""
 ) -> Iterator[Execution]:
-    """Run the code of each sample against its prompt's tests, `config.workers` at a time, in no particular order.
+    """Run the code of each sample against its prompt's tests; executions come in the order of the rollouts.
 
-    Raises ContractError for a sample whose prompt is missing or has no valid tests, StageError on a machine that
-    cannot confine programs.
+    `owner` is who a shared service runs them for; empty: this machine. Raises ContractError for a sample whose prompt
+    is missing or has no valid tests, StageError when the backend cannot run programs.
     """
-    jobs = _jobs(rollouts, prompts_by_id)
+    jobs = _jobs(rollouts, prompts_by_id, config, re.sub(r"[^\w.-]", "-", owner or socket.gethostname())[:100])
+    first = next(jobs, None)
+    if first is None:  # without code to run, no backend is opened
+        return
+    with closing(open_backend(config)) as backend:
+        for sample_id, result in in_order(backend, chain([first], jobs)):
+            yield Execution(
+                sample_id=sample_id,
+                verdicts=[cast(Verdict, verdict) for verdict in result.verdicts],
+                details=list(result.details),
+                stdout_head=result.stdout,
+                stderr_head=result.stderr,
+                seconds=result.seconds,
+                degraded=result.degraded,
+            )
+
+
+def in_order(backend: Backend, jobs: Iterable[tuple[str, Job]]) -> Iterator[tuple[str, Result]]:
+    """The names of `jobs` with the jobs' results, in order; never more than a window of them in memory.
+
+    Raises ContractError when a job comes twice.
+    """
+    source = iter(jobs)
+    exhausted = False
+    waiting: deque[tuple[str, str]] = deque()  # name and job id, in order
+    results: dict[str, Result | None] = {}  # of those waiting; None while in flight
+    flying = 0
+    while True:
+        while not exhausted and flying < backend.capacity and len(waiting) < _WINDOW:
+            following = next(source, None)
+            if following is None:
+                exhausted = True
+                break
+            name, job = following
+            if job.job_id in results:
+                raise ContractError(f"rollout {name} is there twice")
+            waiting.append((name, job.job_id))
+            results[job.job_id] = None
+            flying += 1
+            backend.submit(job)
+        if not waiting:
+            return
+        for job_id, result in backend.collect():
+            results[job_id] = result
+            flying -= 1
+        while waiting and (ready := results[waiting[0][1]]) is not None:
+            name, job_id = waiting.popleft()
+            del results[job_id]
+            yield name, ready
+
+
+def _jobs(
+    rollouts: Iterable[Rollout], prompts_by_id: Mapping[str, Prompt], config: ExecuteConfig, owner: str
+) -> Iterator[tuple[str, Job]]:
     limits = Limits(wall_s=config.timeout_s, memory_mb=config.memory_mb, output_kb=config.output_kb)
-    sandboxes: SimpleQueue[Sandbox] = SimpleQueue()
-    opened: list[Sandbox] = []
-
-    def run(sample_id: str, code: str, spec: Spec) -> Execution:
-        sandbox = sandboxes.get()
-        try:
-            result = sandbox.run_tests(code, spec)
-        finally:
-            sandboxes.put(sandbox)
-        return Execution(
-            sample_id=sample_id,
-            verdicts=[cast(Verdict, verdict) for verdict in result.verdicts],
-            details=list(result.details),
-            stdout_head=result.stdout,
-            stderr_head=result.stderr,
-            seconds=result.seconds,
-            degraded=result.degraded,
-        )
-
-    pending: set[Future[Execution]] = set()
-    pool = ThreadPoolExecutor(config.workers, thread_name_prefix="execute")
-    try:
-        for job in jobs:
-            # The first jobs open the sandboxes: a stage without code to run never starts one.
-            if len(opened) < config.workers:
-                opened.append(_open(limits, config.allow_degraded))
-                sandboxes.put(opened[-1])
-            pending.add(pool.submit(run, *job))
-            if len(pending) >= 2 * config.workers:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                yield from (future.result() for future in done)
-        while pending:
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in done)
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for sandbox in opened:
-            sandbox.close()
-
-
-def _jobs(rollouts: Iterable[Rollout], prompts_by_id: Mapping[str, Prompt]) -> Iterator[tuple[str, str, Spec]]:
     for rollout in rollouts:
         prompt = prompts_by_id.get(rollout.prompt_id)
         if prompt is None:
@@ -84,13 +107,8 @@ def _jobs(rollouts: Iterable[Rollout], prompts_by_id: Mapping[str, Prompt]) -> I
             spec = parse_spec(prompt.verifier)
         except SpecError as error:
             raise ContractError(f"prompt {prompt.prompt_id}: verifier: {error}") from None
-        yield rollout.sample_id, extract_code(rollout.text, spec.entry_point, spec.context), spec
-
-
-def _open(limits: Limits, allow_degraded: bool) -> Sandbox:
-    try:
-        return Sandbox(limits, allow_degraded=allow_degraded)
-    except SandboxUnavailable as error:
-        raise StageError(
-            f"execute: {error}; run on a machine that has it, or set execute.allow_degraded=true to go on without"
-        ) from None
+        code = extract_code(rollout.text, spec.entry_point, spec.context)
+        job = Job("", code, prompt.verifier, owner, limits)
+        # The same sample with the same content is the same job, in whichever attempt of the stage.
+        digest = hashlib.sha256(rollout.sample_id.encode() + b"\0" + job.to_json()).hexdigest()
+        yield rollout.sample_id, replace(job, job_id=digest)

@@ -1,6 +1,15 @@
-"""Run the code in the rollouts against its tests, in the sandbox; samples without code to run give no row."""
+"""Run the code in the rollouts against its tests, in the sandbox; samples without code to run give no row.
+
+Rollouts stream in and executions stream out, so that a million of them take no more memory than a thousand.
+"""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from burnish.contracts.records import Execution, Prompt, Rollout, iter_records, read_records, write_records
 from burnish.rewards.execution import execute_rollouts, needs_execution
@@ -9,39 +18,67 @@ from burnish.stages.progress import progress
 
 
 def run(context: StageContext) -> StageResult:
-    """rollouts.parquet and prompts.parquet in, executions.parquet out."""
+    """rollouts.parquet and prompts.parquet in, executions.parquet out, in the order of the rollouts."""
     prompts = {
         prompt.prompt_id: prompt for prompt in read_records(context.input_dir("prompts") / "prompts.parquet", Prompt)
     }
-    rollouts: list[Rollout] = []
-    if any(map(needs_execution, prompts.values())):
-        rollouts = list(iter_records(context.input_dir("rollouts") / "rollouts.parquet", Rollout))
-    executions = list(
-        progress(
-            execute_rollouts(rollouts, prompts, context.config.execute),
-            total=sum(
-                needs_execution(prompts[rollout.prompt_id]) for rollout in rollouts if rollout.prompt_id in prompts
-            ),
-            title=context.title,
-            unit="samples",
-        )
+    executed = {prompt_id for prompt_id, prompt in prompts.items() if needs_execution(prompt)}
+    rollouts: Iterable[Rollout] = ()
+    total = 0
+    if executed:
+        path = context.input_dir("rollouts") / "rollouts.parquet"
+        rows = iter_records(path, Rollout)
+        first = list(islice(rows, 1))  # a file that is none of ours is refused before it is counted
+        rollouts = chain(first, rows)
+        total = _count(path, executed)
+    executions = execute_rollouts(rollouts, prompts, context.config.execute, owner=context.run_id)
+    tally = Tally()
+    written = write_records(
+        context.output_dir("executions") / "executions.parquet",
+        tally.counting(progress(executions, total, context.title, "samples")),
+        Execution,
     )
-    # They come as they finish; the file must not depend on that.
-    executions.sort(key=lambda execution: execution.sample_id)
-    rows = write_records(context.output_dir("executions") / "executions.parquet", executions, Execution)
-    return StageResult(metrics=_metrics(executions), counts={"executions": {"rows": rows}})
+    return StageResult(metrics=tally.metrics(), counts={"executions": {"rows": written}})
 
 
-def _metrics(executions: list[Execution]) -> dict[str, float | None]:
-    verdicts = Counter(verdict for execution in executions for verdict in execution.verdicts)
-    seconds = [execution.seconds for execution in executions]
-    metrics: dict[str, float | None] = {
-        "executions": float(len(executions)),
-        "degraded": float(sum(execution.degraded for execution in executions)),
-        "seconds/mean": sum(seconds) / len(seconds) if seconds else None,
-        "seconds/max": max(seconds, default=None),
-    }
-    return metrics | {f"verdict/{verdict}": float(count) for verdict, count in sorted(verdicts.items())}
+@dataclass
+class Tally:
+    """What the metrics need of executions that are not kept."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    executions: int = 0
+    degraded: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+
+    def counting(self, executions: Iterable[Execution]) -> Iterator[Execution]:
+        for execution in executions:
+            self.executions += 1
+            self.verdicts.update(execution.verdicts)
+            self.degraded += execution.degraded
+            self.seconds += execution.seconds
+            self.longest = max(self.longest, execution.seconds)
+            yield execution
+
+    def metrics(self) -> dict[str, float | None]:
+        some = self.executions > 0
+        metrics: dict[str, float | None] = {
+            "executions": float(self.executions),
+            "degraded": float(self.degraded),
+            "seconds/mean": self.seconds / self.executions if some else None,
+            "seconds/max": self.longest if some else None,
+        }
+        return metrics | {f"verdict/{verdict}": float(count) for verdict, count in sorted(self.verdicts.items())}
+
+
+def _count(path: Path, prompt_ids: set[str]) -> int:
+    """Rollouts of these prompts, from one column: decoding whole rows twice would show."""
+    with pq.ParquetFile(path) as file:
+        return sum(
+            prompt_id in prompt_ids
+            for batch in file.iter_batches(columns=["prompt_id"])
+            for prompt_id in batch.column(0).to_pylist()
+        )
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ def test_code_is_run_and_counted_by_verdict(tmp_path):
     result, context = run_light("execute", tmp_path, {}, {"rollouts": rollouts, "prompts": [CODE, SUM]})
     rows = read_records(context.output_dir("executions") / "executions.parquet", Execution)
     assert [(row.sample_id, row.verdicts) for row in rows] == [
-        ("a", ["passed", "wrong"]),
         ("b", ["passed", "passed"]),
+        ("a", ["passed", "wrong"]),
         ("c", ["runtime_error", "runtime_error"]),
     ]
     assert "ZeroDivisionError" in rows[2].stderr_head
