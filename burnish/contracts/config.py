@@ -152,6 +152,8 @@ class ExecuteConfig(Section):
                 f"backend is {self.backend!r} and service_url is {self.service_url!r}: "
                 "backend=service needs an address, and no other backend has one"
             )
+        if self.service_url and not self.service_url.startswith(("http://", "https://")):
+            raise ValueError(f"service_url is {self.service_url!r}; it must be like http://burnish-sandbox:8000")
         return self
 
 

@@ -83,8 +83,6 @@ class ServiceConnection:
                 retries=False,
                 redirect=False,
             )
-        except urllib3.exceptions.LocationValueError:
-            raise StageError(f"execute.service_url is {self.url!r}; it must be like http://host:8000") from None
         except urllib3.exceptions.HTTPError as error:
             raise ServiceUnavailable(f"no answer ({type(error).__name__})") from None
         if answer.status in _PASSING:
