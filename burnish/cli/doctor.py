@@ -1,4 +1,7 @@
-"""`burnish doctor`: is everything that a run needs here and working? Each failure names its fix."""
+"""`burnish doctor`: is everything that a run needs here and working? Each failure names its fix.
+
+With --run it looks at a run instead (doctor_run).
+"""
 
 import argparse
 import importlib.metadata
@@ -27,18 +30,26 @@ class Finding:
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("doctor", help="check the store, MLflow, the model, the sandbox and KFP")
+    parser = subparsers.add_parser("doctor", help="check what a run needs here, or say why a run does not learn")
     add_config_arguments(parser)
     parser.add_argument("--home", help="folder of local runs (default: $BURNISH_HOME or ./.burnish)")
     parser.add_argument(
         "--host", default=os.environ.get("KFP_HOST"), help="also check this KFP API (default: $KFP_HOST)"
     )
+    parser.add_argument(
+        "--run", nargs="?", const="latest", metavar="RUN_ID",
+        help="instead, name the likely causes of a run's trouble and what to change (default: the latest run)",
+    )  # fmt: skip
     parser.set_defaults(handler=handle)
 
 
 def handle(given: argparse.Namespace) -> int:
-    config = config_of(given)
     home = Home.default(given.home)
+    if given.run:
+        from burnish.cli.doctor_run import diagnose_run
+
+        return diagnose_run(home, None if given.run == "latest" else given.run)
+    config = config_of(given)
     checks: tuple[Callable[[], Finding], ...] = (
         lambda: check_store(home),
         lambda: check_mlflow(home),

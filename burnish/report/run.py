@@ -13,6 +13,7 @@ from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.config import RunConfig
 from burnish.contracts.evaluation import Evaluation
 from burnish.contracts.records import Execution, Logprob, Reward, Rollout
+from burnish.report.verdicts import Verdicts, read_verdicts
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class SampleStats:
     response_tokens: Estimate | None
     """Mean over samples; the ends are the 10 % and 90 % quantiles."""
     truncated: float | None
+    length_reward: float | None = None
+    """Correlation of length and reward inside groups."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class RunView:
     """UTF-8 bytes of each token id; None when the tokenizer could not be read."""
     notes: Sequence[str] = ()
     """What could not be read, one line each."""
+
+    @property
+    def verdicts(self) -> Verdicts:
+        return read_verdicts(self.records, self.manifests)
 
 
 def join_samples(
@@ -113,7 +120,25 @@ def sample_stats(samples: Sequence[Sample]) -> SampleStats:
         task_reward={task: statistics.fmean(values) for task, values in sorted(tasks.items())},
         response_tokens=_spread(lengths),
         truncated=sum(truncated) / len(truncated) if truncated else None,
+        length_reward=_length_reward(samples),
     )
+
+
+def _length_reward(samples: Sequence[Sample]) -> float | None:
+    """Pearson correlation after every group's own means are taken off; None without a spread in both."""
+    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples:
+        if sample.value is not None:
+            groups[sample.rollout.group_id].append((float(len(sample.rollout.response_ids)), sample.value))
+    lengths: list[float] = []
+    rewards: list[float] = []
+    for group in groups.values():
+        for values, all_values in zip(zip(*group, strict=True), (lengths, rewards), strict=True):
+            mean = statistics.fmean(values)
+            all_values.extend(value - mean for value in values)
+    if not any(abs(value) > 1e-9 for value in lengths) or not any(abs(value) > 1e-9 for value in rewards):
+        return None
+    return statistics.correlation(lengths, rewards)
 
 
 def _clustered_mean(groups: list[list[float]]) -> Estimate | None:
