@@ -86,16 +86,16 @@ class Ranks:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         if self.world == 1:
             return float(nn.utils.clip_grad_norm_(trained, limit))
-        whole = [_gradient(parameter) for parameter in trained if not isinstance(parameter, DTensor)]
+        kept = [_gradient(parameter) for parameter in trained if not isinstance(parameter, DTensor)]
         parts = [parameter.grad.to_local() for parameter in trained if isinstance(parameter.grad, DTensor)]
-        if whole:
-            flat = torch.cat([gradient.flatten() for gradient in whole])
+        if kept:
+            flat = torch.cat([gradient.flatten() for gradient in kept])
             dist.all_reduce(flat)
-            for gradient, summed in zip(whole, flat.split([gradient.numel() for gradient in whole]), strict=True):
+            for gradient, summed in zip(kept, flat.split([gradient.numel() for gradient in kept]), strict=True):
                 gradient.copy_(summed.view_as(gradient))
-        norm = math.sqrt(self.total(_squares(parts)) + _squares(whole))
+        norm = math.sqrt(self.total(_squares(parts)) + _squares(kept))
         if norm > limit:
-            torch._foreach_mul_([*parts, *whole], limit / (norm + 1e-6))
+            torch._foreach_mul_([*parts, *kept], limit / (norm + 1e-6))
         return norm
 
 
@@ -196,10 +196,10 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def placed_like(parameter: Tensor, tensor: Tensor) -> Tensor:
     """`tensor`, the same on every rank, where and as `parameter` lies: its shard, or all of it."""
+    value = tensor.to(parameter.device)
     if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
-        value = tensor.to(parameter.device)
         return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
-    return tensor.to(parameter.device)
+    return value
 
 
 def _decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -67,7 +67,7 @@ def test_a_task_without_training_prompts_is_named():
         ids(1, 4, pool=prompts("a", 5))
 
 
-def config(batch_size=64, **model):
+def config(batch_size=64, probe_tolerance=None, **model):
     return parse_config(
         {
             "seed": 3,
@@ -75,6 +75,7 @@ def config(batch_size=64, **model):
             "tasks": [{"source": "sums", "name": "a"}],
             "rollout": {
                 "prompts_per_round": 6, "samples_per_prompt": 3, "max_new_tokens": 5, "batch_size": batch_size,
+                "probe_tolerance": probe_tolerance,
             },
             "runtime": {"threads": 1, "device": "cpu"},
         }
@@ -131,3 +132,24 @@ def test_a_policy_that_gives_no_finite_logits_fails_the_stage(place):
     save_policy(model, tokenizer, place.folder("policy"))
     with pytest.raises(StageError, match="all 18 samples were aborted"):
         place.run(rollout, "rollout", config())
+
+
+def test_a_policys_probe_is_scored_before_anything_is_drawn(place):
+    from burnish.models.load import load_policy, save_policy
+    from burnish.models.parallel import ParallelPolicy, Ranks
+
+    assert place.run(rollout, "rollout", config()).metrics["probe_gap"] is None
+    folder = place.folder("policy")
+    model, tokenizer, _ = load_policy(folder)
+    policy = ParallelPolicy(model, Ranks(), device=torch.device("cpu"), dtype=torch.float32)
+    policy.take_probe(read_records(place.path / "rollouts" / "rollouts.parquet", Rollout))
+    policy.save(folder, tokenizer, source=folder, trust_remote_code=False)
+    assert place.run(rollout, "rollout", config()).metrics["probe_gap"] < 1e-5
+
+    # Weights that are not those that were probed.
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    save_policy(model, tokenizer, folder)
+    with pytest.raises(StageError, match=r"round 1 - rollout: .*more than rollout\.probe_tolerance 0\.05"):
+        place.run(rollout, "rollout", config())
+    assert place.run(rollout, "rollout", config(probe_tolerance=0)).metrics["probe_gap"] is None
