@@ -95,6 +95,13 @@ def _check_critic(config: RunConfig) -> None:
                 f"runtime.processes is {config.runtime.processes} but update.critic.shared is true: layers that are "
                 "spread over processes serve one head only; set one of them back"
             )
+    adaptive = update.advantage.length_adaptive or 0.0
+    if 0 < adaptive * config.rollout.max_new_tokens <= 1:
+        announce(
+            f"update.advantage.length_adaptive={adaptive:g} makes lambda 0 for responses of up to {1 / adaptive:.0f} "
+            f"tokens, and none is longer than rollout.max_new_tokens={config.rollout.max_new_tokens}: only the last "
+            "token would learn of the reward; set it to 0 for short responses"
+        )
     ratio = update.critic_lr_ratio
     if ratio is not None and not 1 <= ratio <= _CRITIC_LR_RATIO:
         announce(

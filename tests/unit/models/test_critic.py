@@ -7,12 +7,13 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from burnish.contracts.algorithm import CriticConfig
-from burnish.contracts.config import ModelConfig
+from burnish.contracts.config import LoraConfig, ModelConfig
 from burnish.contracts.errors import ConfigError, ContractError
 from burnish.models.char import char_tokenizer, make_char_model
 from burnish.models.critic import Critic, find_critic, head_values, load_critic, save_critic
-from burnish.models.load import load_policy
+from burnish.models.load import load_policy, load_trainable
 from burnish.models.logprobs import plan_batches
+from burnish.models.lora import adapter_parameters, save_adapter
 from burnish.models.probe import probe_layers
 
 MODEL = ModelConfig(path="char")
@@ -234,3 +235,33 @@ def test_a_critic_is_a_module_whose_parameters_are_layers_and_head(char_folder, 
     critic = load_critic(find(empty, char_folder, tmp_path), MODEL, "cpu")
     assert isinstance(critic, Critic)
     assert {name.split(".")[0] for name, _ in critic.named_parameters()} == {"layers", "head"}
+
+
+def test_a_critic_starts_from_the_policy_as_its_adapter_makes_it(char_folder, empty, tmp_path):
+    policy = tmp_path / "policy"
+    shutil.copytree(char_folder, policy)
+    settings = MODEL.model_copy(update={"lora": LoraConfig(rank=2)})
+    model = load_trainable(policy, settings, device="cpu", seed=0).model
+    adapter = adapter_parameters(model)
+    for parameter in adapter.values():
+        torch.nn.init.normal_(parameter)
+    save_adapter(model, {name: value.detach() for name, value in adapter.items()}, policy)
+    critic = load_critic(find(empty, policy, tmp_path), settings, "cpu")
+    sample = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        wanted = model.base_model(input_ids=sample).last_hidden_state
+        plain = load_policy(char_folder).model.base_model(input_ids=sample).last_hidden_state
+        found = critic.layers(input_ids=sample).last_hidden_state
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(found, plain, atol=1e-2)
+    assert all(parameter.requires_grad for parameter in critic.parameters())
+    (tmp_path / "saved").mkdir()
+    save_critic(tmp_path / "saved", critic.head, critic.layers)
+    again = load_critic(find(tmp_path / "saved", policy, tmp_path), settings, "cpu")
+    assert again.state_dict().keys() == critic.state_dict().keys()
+    assert sorted(path.name for path in (tmp_path / "saved").glob("*")) == [
+        "config.json",
+        "critic.json",
+        "model.safetensors",
+        "value_head.safetensors",
+    ]

@@ -142,3 +142,9 @@ def test_learning_rates_of_policy_and_critic_that_lie_far_apart_are_pointed_out(
     found = capsys.readouterr().out
     assert ("update.critic.learning_rate" in found) == bool(says)
     assert says in found
+
+
+@pytest.mark.parametrize(("limit", "said"), [(20, True), (21, False)])
+def test_a_lambda_that_adapts_to_long_responses_is_pointed_out_where_all_are_short(limit, said, capsys):
+    check(config(update={"preset": "vapo"}, rollout={"max_new_tokens": limit}))
+    assert ("length_adaptive=0.05 makes lambda 0 for responses of up to 20 tokens" in capsys.readouterr().out) == said
