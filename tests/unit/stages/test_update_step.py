@@ -42,6 +42,25 @@ def test_a_fully_masked_row_changes_nothing(lab, preset):
     assert_same_gradient(more_gradient, gradient)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_recorded_for_observations_is_without_meaning(lab, preset):
+    batch = lab.batch(preset=preset)
+    mask = batch.mask.clone()
+    mask[::2, 1:3] = False
+    batch = dataclasses.replace(batch, mask=mask, advantages=batch.advantages * mask)
+    expected, gradient = lab.step(batch, preset=preset)
+    odd = dataclasses.replace(
+        batch,
+        old_logprobs=torch.where(mask, batch.old_logprobs, -17.0),
+        rollout_logprobs=torch.where(mask, batch.rollout_logprobs, -3.0),
+        advantages=torch.where(mask, batch.advantages, 99.0),
+    )
+    changed, changed_gradient = lab.step(odd, preset=preset)
+    assert changed["tokens"] == float(mask.sum())
+    assert changed["loss"] == pytest.approx(expected["loss"], abs=1e-6)
+    assert_same_gradient(changed_gradient, gradient)
+
+
 @pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum", "prompt-mean"])
 def test_aggregation_follows_the_settings(lab, aggregation):
     batch = lab.batch(preset="reinforce")
