@@ -44,6 +44,9 @@ class Jail:
     """It reserves far more addresses than it ever uses, as V8 does: only what it writes to is bounded."""
 
 
+PLAIN = Jail()
+
+
 @dataclass(frozen=True)
 class Confinement:
     """What can be got ready once, before the forks."""
@@ -108,7 +111,7 @@ def prepare(readable: Iterable[str] = ()) -> Confinement:
     )
 
 
-def confine(limits: Limits, prepared: Confinement, jail: Jail = Jail()) -> None:
+def confine(limits: Limits, prepared: Confinement, jail: Jail = PLAIN) -> None:
     """Confine this process for good; what the kernel lacks is left out. Raises OSError when a step fails."""
     os.environ.clear()
     # Before the change of user: the way to the directory need not be open to that one.
@@ -117,7 +120,7 @@ def confine(limits: Limits, prepared: Confinement, jail: Jail = Jail()) -> None:
     _set_limits(limits, prepared, jail)
     ruleset, system_calls = _ruleset(prepared, jail), prepared.system_calls(jail)
     _drop_privileges(prepared.uid)
-    if jail == Jail():
+    if jail == PLAIN:
         # No core file whatever core_pattern says, no tracing. A new program would be dumpable again anyway.
         _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if ruleset is not None:
@@ -145,7 +148,7 @@ def escapes() -> list[str]:
 
 
 def _ruleset(prepared: Confinement, jail: Jail) -> int | None:
-    if prepared.ruleset is None or jail == Jail():
+    if prepared.ruleset is None or jail == PLAIN:
         return prepared.ruleset
     os.close(prepared.ruleset)
     own = [jail.directory] if jail.directory else []

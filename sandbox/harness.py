@@ -1,29 +1,24 @@
-"""The code around foreign code, inside the sandbox: load a program and answer calls, run it, or check another one.
+"""The code around foreign code, inside the sandbox: load a program and answer calls, run it, or become another one.
 
-What the first two say is never believed, only compared. The third runs no foreign code: its program is across
+What these say is never believed, only compared. The roles of `checks` run no foreign code: their program is across
 a pipe, in a sandbox of its own.
 """
 
-import builtins
-import contextlib
 import io
 import json
 import os
+import signal
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from sandbox import values
+from sandbox import checks, units, values
+from sandbox.channel import ANSWERS, QUESTIONS, say
 
-# Descriptors of every sandboxed process; the last two only where a program is checked across a pipe.
-QUESTIONS, ANSWERS, PEER_QUESTIONS, PEER_ANSWERS = 3, 4, 5, 6
 _MESSAGE_LIMIT = 500
-
-
-class _CandidateEnded(BaseException):
-    """The program's process is gone; a test's own `except Exception` must not hide that."""
 
 
 def run(confine: Callable[[], None]) -> None:
@@ -31,110 +26,131 @@ def run(confine: Callable[[], None]) -> None:
     questions = open(QUESTIONS, "rb")  # noqa: SIM115 - stays open as long as the process
     job = json.loads(questions.readline())
     confine()
-    _say({"confined": True})
+    say({"confined": True})
     roles: dict[str, Callable[[], None]] = {
         "serve": lambda: _serve(job, questions),
         "program": lambda: _program(job),
-        "check": lambda: _check(job),
+        "become": lambda: _become(job),
+        "check": lambda: checks.check(job),
+        "units": lambda: units.run(job),
+        "judge": lambda: checks.judge(job),
     }
     roles[job["role"]]()
 
 
 def _serve(job: dict[str, Any], questions: io.BufferedReader) -> None:
-    """Load the program, then answer one call a line."""
-    namespace: dict[str, Any] = {"__name__": "solution"}
-    _say(_attempt(lambda: exec(_compiled(job["code"], "solution.py"), namespace)))
-    function = namespace.get(job["entry_point"])
+    """Load the program, then answer one question a line."""
+    code = _compiled(job["code"], "solution.py")
+    module = _module("solution")
+    say(_attempt(lambda: exec(code, module.__dict__), values.no_reference))
+    objects = _Objects()
     for line in questions:
-        call = values.decode(line)
-        _say(_attempt(lambda call=call: function(*call["args"], **call["kwargs"])))  # type: ignore[misc]
+        question = values.decode(line, objects.resolve)
+        refer = objects.refer if job["keeps_objects"] else values.no_reference
+        say(_attempt(lambda question=question: _perform(question, module, objects), refer))  # type: ignore[misc]
         _flush()
     _flush()
 
 
 def _program(job: dict[str, Any]) -> None:
     """Run the program as a script on its standard input."""
+    code = _compiled(job["code"], "main.py")
     try:
-        exec(_compiled(job["code"], "main.py"), {"__name__": "__main__"})
+        exec(code, _module("__main__").__dict__)
     except SystemExit:
         raise
     except BaseException as error:
-        if isinstance(error, MemoryError):
-            _say({"raised": "MemoryError"})
+        say(_described(error))
         _print_error(error)
         sys.exit(1)
     finally:
         _flush()
 
 
-def _check(job: dict[str, Any]) -> None:
-    """Run the tests against the program behind the pipe and say how that went."""
-    answers = open(PEER_ANSWERS, "rb")  # noqa: SIM115
-
-    def answer() -> dict[str, Any]:
-        line = answers.readline(job["answer_limit"])
-        if not line.endswith(b"\n"):
-            raise _CandidateEnded
-        reply = json.loads(line)
-        return reply if isinstance(reply, dict) else {}
-
-    def candidate(*args: Any, **kwargs: Any) -> Any:
-        _write(PEER_QUESTIONS, values.encode({"args": list(args), "kwargs": kwargs}))
-        reply = answer()
-        if "value" in reply:
-            return values.decode(reply["value"])
-        raise _foreign_error(reply)
-
-    candidate.__name__ = job["entry_point"]
+def _become(job: dict[str, Any]) -> None:
+    """Be another program from here on; its pipes to the host are only the three that every program has."""
+    # Python ignores these two, and what is ignored stays so.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    for descriptor in (QUESTIONS, ANSWERS):
+        os.set_inheritable(descriptor, False)
     try:
-        if not answer().get("confined"):
-            return _say({"outcome": "internal"})
-        loaded = answer()
-        if "raised" in loaded:
-            raise _foreign_error(loaded)
-        namespace: dict[str, Any] = {"__name__": "tests"}
-        exec(_compiled(job["context"], "context.py"), namespace)
-        namespace |= {job["entry_point"]: candidate, "candidate": candidate}
-        exec(_compiled(job["source"], "tests.py"), namespace)
-        if callable(namespace.get("check")):
-            namespace["check"](candidate)
-    except BaseException as error:
-        _say({"outcome": _outcome(error), "detail": _one_line(error)})
-    else:
-        _say({"outcome": "passed"})
+        os.execve(job["argv"][0], job["argv"], job["environment"])
+    except OSError as error:
+        say({"failed": f"{job['argv'][0]}: {error.strerror}"})
+        sys.exit(1)
 
 
-def _outcome(error: BaseException) -> str:
-    if isinstance(error, _CandidateEnded | BrokenPipeError):
-        return "ended"
-    if isinstance(error, MemoryError):
-        return "memory"
-    foreign = getattr(error, "foreign", False)
-    return "wrong" if isinstance(error, AssertionError) and not foreign else "runtime_error"
+class _Objects:
+    """Objects that tests got hold of but that cannot leave, by number."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def refer(self, value: Any) -> values.Reference:
+        if isinstance(value, type) and issubclass(value, Exception):
+            base = next(kind for kind in value.__mro__ if kind.__module__ == "builtins")
+            return {"exception": [value.__name__, base.__name__]}
+        self._kept.append(value)
+        return {"object": len(self._kept) - 1}
+
+    def resolve(self, kind: str, item: Any) -> Any:
+        return self._kept[item] if kind == "object" else values.no_resolution(kind, item)
 
 
-def _foreign_error(reply: dict[str, Any]) -> Exception:
-    """The program's exception as a test may expect it: a built-in one by its name, else RuntimeError."""
-    kind = getattr(builtins, str(reply.get("raised")), None)
-    message = str(reply.get("message", ""))
-    error: Exception = RuntimeError(f"{reply.get('raised')}: {message}")
-    # StopIteration out of a call would end a test's own loop as if there were no cases left.
-    ends_loops = (StopIteration, StopAsyncIteration)
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, ends_loops):
-        with contextlib.suppress(TypeError):  # such as UnicodeDecodeError, which wants five arguments
-            error = kind(message)
-    error.foreign = True  # type: ignore[attr-defined]
-    return error
+def _perform(question: dict[str, Any], module: types.ModuleType, objects: _Objects) -> Any:
+    """Get, set or call something of the module or of an object, or list the module's names."""
+    if question["do"] == "names":
+        return [name for name in vars(module) if not name.startswith("_")]
+    on, name = question["on"], question["name"]
+    owner = module if on is None else objects.resolve("object", on)
+    if question["do"] == "get":
+        return getattr(owner, name)
+    if question["do"] == "set":
+        return setattr(owner, name, question["value"])
+    if on is None and not hasattr(module, name):
+        raise NameError(f"name {name!r} is not defined")
+    return getattr(owner, name)(*question["args"], **question["kwargs"])
 
 
-def _attempt(action: Callable[[], Any]) -> dict[str, Any]:
+def _module(name: str) -> types.ModuleType:
+    """A module that the program's own classes can be looked up in."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    return module
+
+
+def _compiled(source: str, name: str) -> CodeType:
+    """The code; says how it went before anything foreign runs, so that can be believed."""
     try:
-        return {"value": values.encode(action())}
-    except MemoryError:
-        return {"raised": "MemoryError"}
-    except BaseException as error:
+        code = compile(source, name, "exec", dont_inherit=True)
+    except Exception as error:
+        say({"compile_error": _one_line(error)})
         _print_error(error)
-        return {"raised": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
+        sys.exit(1)
+    say({"compiled": True})
+    return code
+
+
+def _attempt(action: Callable[[], Any], refer: values.Refer) -> dict[str, Any]:
+    try:
+        return {"value": values.encode(action(), refer)}
+    except BaseException as error:
+        if not isinstance(error, MemoryError):
+            _print_error(error)
+        return _described(error)
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    """Type, message and last frame in the program itself."""
+    if isinstance(error, MemoryError):
+        return {"raised": "MemoryError"}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _FOREIGN]
+    at = f"line {frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return {"raised": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT], "at": at}
+
+
+_FOREIGN = {"solution.py", "main.py"}
 
 
 def _print_error(error: BaseException) -> None:
@@ -145,22 +161,8 @@ def _print_error(error: BaseException) -> None:
     traceback.print_exception(type(error), error, frames, limit=-8)
 
 
-def _compiled(source: str, name: str) -> CodeType:
-    return compile(source, name, "exec", dont_inherit=True)
-
-
 def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:_MESSAGE_LIMIT]
-
-
-def _say(message: dict[str, Any]) -> None:
-    _write(ANSWERS, json.dumps(message))
-
-
-def _write(descriptor: int, line: str) -> None:
-    data = line.encode() + b"\n"
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def _flush() -> None:

@@ -5,7 +5,7 @@ What a program makes in it is hostile: links are never followed, and depth, name
 
 import contextlib
 import fcntl
-import itertools
+import functools
 import os
 import stat
 import tempfile
@@ -13,19 +13,21 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sandbox.removal import FOLDER, remove
+
 _PREFIX = "sandbox-"
 # Deeper trees are no program's honest need, and every level costs the reader a descriptor.
 _DEPTH = 32
 _ABANDONED_SECONDS = 60.0
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkDirectory:
     """A fresh directory below TMPDIR, readable and changeable by user `uid` alone (None: by us)."""
 
     def __init__(self, files: Mapping[str, str], uid: int | None = None) -> None:
+        remove_abandoned()
         self.path = tempfile.mkdtemp(prefix=_PREFIX)
-        self._descriptor = os.open(self.path, _FOLDER)
+        self._descriptor = os.open(self.path, FOLDER)
         # Held as long as this process lives: what nobody holds is abandoned.
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name, text in files.items():
@@ -67,27 +69,15 @@ class WorkDirectory:
         os.close(self._descriptor)
 
 
-def remove(path: str) -> None:
-    """Remove the folder `path` and all below it, whatever its depth and modes; links are removed, never followed."""
-    try:
-        top = _open(path)
-    except FileNotFoundError:
-        return
-    try:
-        _empty(top)
-    finally:
-        os.close(top)
-    os.rmdir(path)
-
-
+@functools.cache
 def remove_abandoned() -> None:
-    """Remove the work directories of processes that died before they could."""
+    """Remove the work directories of processes that died before they could; once in a process's life."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             # One that is just being made is not held yet.
             if time.time() - folder.lstat().st_ctime < _ABANDONED_SECONDS:
                 continue
-            descriptor = os.open(folder, _FOLDER)
+            descriptor = os.open(folder, FOLDER)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove(str(folder))
@@ -104,45 +94,8 @@ def _walk(folder: int, depth: int) -> Iterator[os.stat_result]:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 yield entry.stat(follow_symlinks=False)
                 if entry.is_dir(follow_symlinks=False):
-                    inner = os.open(entry.name, _FOLDER, dir_fd=folder)
+                    inner = os.open(entry.name, FOLDER, dir_fd=folder)
                     try:
                         yield from _walk(inner, depth - 1)
                     finally:
                         os.close(inner)
-
-
-def _empty(top: int) -> None:
-    """Remove all below `top`, moving what lies deeper up first, so that no path is ever long."""
-    mark, numbers = os.urandom(8).hex(), itertools.count()
-    while folders := _folders_after_unlinking(top):
-        for name in folders:
-            folder = _open(name, top)
-            try:
-                for inner in _folders_after_unlinking(folder):
-                    # Moving a folder changes its "..", so it must be writable itself.
-                    os.close(_open(inner, folder))
-                    os.rename(inner, f"{mark}-{next(numbers)}", src_dir_fd=folder, dst_dir_fd=top)
-            finally:
-                os.close(folder)
-            os.rmdir(name, dir_fd=top)
-
-
-def _folders_after_unlinking(folder: int) -> list[str]:
-    with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
-        if not is_folder:
-            os.unlink(name, dir_fd=folder)
-    return [name for name, is_folder in found if is_folder]
-
-
-def _open(folder: str, within: int | None = None) -> int:
-    """A descriptor of a folder that can be listed and changed from now on."""
-    try:
-        descriptor = os.open(folder, _FOLDER, dir_fd=within)
-    except PermissionError:
-        # Ours, or we could not be here; nothing runs that could put a link in its place.
-        os.chmod(folder, 0o700, dir_fd=within)
-        descriptor = os.open(folder, _FOLDER, dir_fd=within)
-    os.fchmod(descriptor, 0o700)
-    return descriptor

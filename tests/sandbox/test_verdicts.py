@@ -39,7 +39,13 @@ def test_what_ends_the_process_is_the_verdict_of_the_calls_left(sandbox):
     assert verdicts(sandbox, "def add(a, b):\n    return 'x' * 10**10", CALL) == ("memory", "memory")
 
 
-@pytest.mark.parametrize("code", ["x =", "import nothing_like_it", "1 / 0", "", "def other(): pass", "add = 3"])
+@pytest.mark.parametrize("code", ["x =", "\0", "(" * 10_000, "x = '\ud800'", "def add(a, b):\nreturn 3"])
+def test_a_program_that_is_no_python_is_a_compile_error(sandbox, code):
+    assert sandbox.run_tests(code, CALL).verdicts == ("compile_error", "compile_error")
+    assert sandbox.run_tests(code, CHECK).verdicts == sandbox.run_tests(code, STDIO).verdicts == ("compile_error",)
+
+
+@pytest.mark.parametrize("code", ["import nothing_like_it", "1 / 0", "", "def other(): pass", "add = 3"])
 def test_a_program_that_does_not_load_or_lacks_the_function_is_an_error(sandbox, code):
     assert verdicts(sandbox, code, CALL) == ("runtime_error", "runtime_error")
     assert verdicts(sandbox, code, CHECK) == ("runtime_error",)
