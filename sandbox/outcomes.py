@@ -88,5 +88,5 @@ def compared(answer: dict[str, Any], expected: Any) -> Outcome:
 
 
 def cut(text: str) -> str:
-    """A detail of one line and bounded length."""
-    return " ".join(text.split())[:_DETAIL]
+    """A detail of one line and bounded length, that any file can hold: half of a surrogate pair cannot be written."""
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:_DETAIL]
