@@ -102,7 +102,8 @@ def format_value(value: float, unit: str = "") -> str:
     if unit == "share":
         return f"{value * 100:.3g}%"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e5):
-        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 

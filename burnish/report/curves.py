@@ -53,8 +53,12 @@ _WANTED = (
     _Wanted("Clipped tokens", (("update", "clip_fraction"),), "ratio outside the clip range", "share"),
     _Wanted("Effective sample size", (("logprob", "ess"),), "100 %: sampler and trainer agree", "share"),
     _Wanted("Sampler against trainer", (("logprob", "mismatch_k3"),), "KL in nats a token"),
+    _Wanted("Chi-square of the mismatch", (("logprob", "mismatch_chi2"),), "variance that importance weights add"),
+    _Wanted("Gradient of failures", (("update", "negative_gradient_share"),), "of the gradient norm", "share"),
     _Wanted("Loss", (("update", "loss"),)),
     _Wanted("Gradient norm", (("update", "grad_norm"),), "before clipping"),
+    _Wanted("Critic: explained variance", (("update", "explained_variance"),), "1: it knows the returns; 0: nothing"),
+    _Wanted("Critic: value loss", (("update", "value_loss"),)),
     _Wanted("Learning rate", (("update", "lr"),)),
     _Wanted("Cold start: loss", (("sft", "loss"), ("sft", "val_loss")), together=True),
 )
@@ -103,8 +107,12 @@ def _estimate_line(label: str, estimates: Mapping[int | None, Estimate | None]) 
 
 
 def _metric_lines(records: Sequence[StageRecord]) -> dict[tuple[str, str], tuple[str, list[Point]]]:
-    """x title and points of every metric, by (stage, key): series rows where a stage has them, else one a round."""
+    """x title and points of every metric, by (stage, key): series rows where a stage has them, else one a round.
+
+    What steps measure no more than once a round is drawn by round, where it makes a line.
+    """
     lines: dict[tuple[str, str], tuple[str, list[Point]]] = {}
+    records = [record for record in records if not record.skipped]
     for record in sorted(records, key=lambda record: (record.round or 0, record.started_at)):
         if record.label:
             continue
@@ -112,6 +120,13 @@ def _metric_lines(records: Sequence[StageRecord]) -> dict[tuple[str, str], tuple
         for key in sorted({key for row in record.series for key in row} - {"step"}):
             points = lines.setdefault((record.stage, key), ("step", []))[1]
             points += [(row.get("step") or 0.0, row.get(key)) for row in record.series]
+    rounds = {record.round for record in records if record.round is not None}
+    for (stage, key), (_, points) in list(lines.items()):
+        by_round = any(
+            key in record.metrics for record in records if record.stage == stage and record.round is not None
+        )
+        if by_round and len(points) > len(rounds) >= sum(value is not None for _, value in points):
+            del lines[stage, key]
     for record in sorted(records, key=lambda record: record.round or 0):
         if record.round is None or record.label:
             continue

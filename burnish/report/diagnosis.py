@@ -6,9 +6,12 @@ docs/stability.md explains every rule under the same heading. Thresholds are exp
 from dataclasses import dataclass
 
 from burnish.report import diagnosis_optimizer, diagnosis_rewards, diagnosis_sampling
+from burnish.report.diagnosis_optimizer import DETECTOR
 from burnish.report.figures import Figures
 from burnish.report.run import RunView
 from burnish.report.symptom import Rule, Symptom
+
+__all__ = ["DETECTOR", "RULES", "Diagnosis", "diagnose"]
 
 RULES: dict[str, Rule] = {**diagnosis_rewards.RULES, **diagnosis_sampling.RULES, **diagnosis_optimizer.RULES}
 """By heading in the guide."""

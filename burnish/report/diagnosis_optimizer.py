@@ -5,6 +5,7 @@ from statistics import fmean, median
 from burnish.report.figures import Figures
 from burnish.report.symptom import Rule, Symptom
 
+DETECTOR = "The detector tripped"
 _FAR = 0.3
 """Nats a token from the reference."""
 _NEAR = 1e-3
@@ -192,7 +193,7 @@ def _reward_text(figures: Figures) -> str:
 
 
 RULES: dict[str, Rule] = {
-    "The detector tripped": collapse,
+    DETECTOR: collapse,
     "KL too strong": kl_too_strong,
     "KL too weak": kl_too_weak,
     "Clip too narrow": clip_too_narrow,

@@ -25,6 +25,7 @@ from burnish.report.sections import (
     settings_section,
     time_section,
 )
+from burnish.report.stability import stability_section
 from burnish.report.summary import run_status
 
 _MARK = re.compile(r"{{(\w+)}}")
@@ -35,6 +36,7 @@ def render_page(view: RunView) -> str:
     first, rest = charts(view)
     sections = {
         "result": ("Result", result_section(view)),
+        "stability": ("Stability", stability_section(view)),
         "curves": ("Curves", curves_section(first, rest)),
         "rollouts": ("Rollouts", rollouts_section(view)),
         "time": ("Time", time_section(view)),

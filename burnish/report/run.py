@@ -8,6 +8,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.config import RunConfig
@@ -56,6 +57,18 @@ class SampleStats:
 
 
 @dataclass(frozen=True)
+class TokenDispute:
+    """A token that sampler and trainer give different probabilities."""
+
+    rollout: Rollout
+    position: int
+    """Index into its response_ids."""
+    sampler: float
+    """Logprob, as is the trainer's."""
+    trainer: float
+
+
+@dataclass(frozen=True)
 class SampleSet:
     """The rollouts of a round or of an evaluation."""
 
@@ -64,6 +77,8 @@ class SampleSet:
     round: int | None
     stats: SampleStats
     shown: list[Sample]
+    disputes: Sequence[TokenDispute] = ()
+    """Where sampler and trainer disagree most, the worst first."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +116,16 @@ def join_samples(
     return [
         Sample(row, reward.get(row.sample_id), execution.get(row.sample_id), logprob.get(row.sample_id))
         for row in rollouts
+    ]
+
+
+def token_disputes(metadata: Mapping[str, Any], samples: Sequence[Sample]) -> list[TokenDispute]:
+    """The worst tokens that the metadata of a round's logprobs name, found in `samples`."""
+    rollouts = {sample.rollout.sample_id: sample.rollout for sample in samples}
+    return [
+        TokenDispute(rollouts[found["sample_id"]], found["position"], found["sampler"], found["trainer"])
+        for found in metadata.get("worst_tokens", ())
+        if found["sample_id"] in rollouts
     ]
 
 

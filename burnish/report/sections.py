@@ -9,20 +9,20 @@ from burnish.report.charts import bar, draw
 from burnish.report.comparison import Row, compare
 from burnish.report.curves import Chart
 from burnish.report.run import RunView
-from burnish.report.summary import change_text, duration, failures, headline, missing_stages, score_text
+from burnish.report.summary import change_text, duration, failures, headline, missing_stages, rounds_done, score_text
 from burnish.report.timing import PHASES, StageTime, run_time
+from burnish.report.verdicts import stop_text
 
 
 def facts(view: RunView) -> list[tuple[str, str]]:
     """Name and value of the header's facts, text."""
     config = view.config
     time = run_time(view.records)
-    done = sum(record.stage == "update" and not record.error for record in view.records)
     found = [
         ("model", config.model.path),
         ("tasks", ", ".join(task.title for task in config.tasks)),
         ("preset", config.update.preset),
-        ("rounds", f"{done} of {config.rounds}"),
+        ("rounds", f"{rounds_done(view)} of {config.rounds}"),
         ("group size", f"{config.rollout.prompts_per_round} prompts × {config.rollout.samples_per_prompt}"),
         ("seed", str(config.seed)),
     ]
@@ -37,6 +37,11 @@ def problems_section(view: RunView) -> str:
         f'<div class="problem"><b>{escape(record.title)} failed</b><pre>{escape(record.error or "")}</pre></div>'
         for record in failures(view)
     ]
+    stop = view.verdicts.stop
+    if stop:
+        reasons = "".join(f"<li>{escape(reason)}</li>" for reason in stop.reasons)
+        said = escape(stop_text(view.verdicts))
+        parts.append(f'<div class="problem"><b>This run was {said}</b><ul class="plain">{reasons}</ul></div>')
     missing = missing_stages(view)
     if missing:
         listed = escape(", ".join(missing))
@@ -167,10 +172,17 @@ def _time_row(title: str, stages: Sequence[StageTime], scale: float, offset: flo
 
 def lineage_section(view: RunView) -> str:
     rows = []
-    makers = {digest: record.title for record in view.records for digest in record.outputs.values()}
+    makers: dict[str, str] = {}
+    for record in view.records:
+        for digest in record.outputs.values():
+            makers.setdefault(digest, record.title)
+    # The critic of a run without one, and what stages after a stop pass on.
+    empty = {digest for digest, manifest in view.manifests.items() if not manifest.blobs}
     for record in view.records:
         for name, digest in record.outputs.items():
             manifest = view.manifests.get(digest)
+            if digest in empty or record.skipped:
+                continue
             if manifest is None:
                 rows.append(
                     f"<tr><td>{escape(name)}</td><td><code>{digest[:12]}</code></td><td>not in the store</td>"
@@ -181,6 +193,7 @@ def lineage_section(view: RunView) -> str:
                 f"{escape(key)} <code title={source}>{source[:12]}</code>"
                 + (f" ({escape(makers[source])})" if source in makers else "")
                 for key, source in manifest.lineage.inputs.items()
+                if source not in empty
             )
             counts = ", ".join(f"{amount:,} {escape(key)}" for key, amount in manifest.counts.items())
             made = stage_title(manifest.lineage.stage, manifest.lineage.round, record.label)

@@ -1,15 +1,18 @@
 """A run in one page of text: `summary.json` for programs and `report.md` for people."""
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from burnish.contracts.artifacts import StageRecord, stage_title
 from burnish.contracts.evaluation import Score
 from burnish.report.comparison import Row, compare, verdict
+from burnish.report.diagnosis import diagnose
 from burnish.report.run import RunView
 from burnish.report.timing import run_time
+from burnish.report.verdicts import stop_text
 
 SUMMARY_VERSION = 1
-Status = Literal["finished", "failed", "unfinished"]
+Status = Literal["finished", "stopped", "failed", "unfinished"]
 
 
 def failures(view: RunView) -> list[StageRecord]:
@@ -32,7 +35,14 @@ def missing_stages(view: RunView) -> list[str]:
 def run_status(view: RunView) -> Status:
     if failures(view):
         return "failed"
-    return "unfinished" if missing_stages(view) else "finished"
+    if missing_stages(view):
+        return "unfinished"
+    return "stopped" if view.verdicts.stop else "finished"
+
+
+def rounds_done(view: RunView) -> int:
+    """Rounds that were trained to their end."""
+    return sum(record.stage == "update" and not record.error and not record.skipped for record in view.records)
 
 
 def headline(rows: list[Row]) -> str:
@@ -61,7 +71,10 @@ def summarise(view: RunView) -> dict[str, Any]:
         "preset": view.config.update.preset,
         "seed": view.config.seed,
         "rounds_planned": view.config.rounds,
-        "rounds_done": sum(record.stage == "update" and not record.error for record in view.records),
+        "rounds_done": rounds_done(view),
+        "rounds_skipped": view.verdicts.skipped,
+        "verdicts": [asdict(found) for found in view.verdicts.rounds],
+        "diagnosis": [{"rule": found.rule, **asdict(found.symptom)} for found in diagnose(view)],
         "headline": headline(rows),
         "comparison": [_row(row) for row in rows],
         "reward_first": rewards[0] if rewards else None,
@@ -84,6 +97,9 @@ def markdown(view: RunView) -> str:
     lines += [f"**{found['stage']} failed:** {_cell(found['error'])}\n" for found in summary["errors"]]
     if summary["missing"]:
         lines += [f"Not finished: {', '.join(summary['missing'])}.", ""]
+    if view.verdicts.stop:
+        lines += [f"**This run was {stop_text(view.verdicts)}.**", ""]
+        lines += [f"- {_cell(reason)}" for reason in view.verdicts.stop.reasons] + [""]
     lines += [summary["headline"], ""]
     if summary["comparison"]:
         lines += ["| task | measure | before | after | change |", "|---|---|---|---|---|"]
@@ -103,6 +119,12 @@ def markdown(view: RunView) -> str:
         "overhead": None if summary["overhead_share"] is None else f"{summary['overhead_share']:.0%} of wall time",
     }
     lines += [f"- {name}: {_cell(str(value))}" for name, value in facts.items() if value is not None]
+    if summary["diagnosis"]:
+        lines += ["", "## Likely causes", ""]
+        lines += [
+            f"- **{each['rule']}**: {_cell(each['cause'])} {_cell(each['evidence'])}. Change: {_cell(each['change'])}."
+            for each in summary["diagnosis"]
+        ]
     return "\n".join(lines) + "\n"
 
 

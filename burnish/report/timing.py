@@ -40,7 +40,7 @@ class RunTime:
 
 def run_time(records: Sequence[StageRecord]) -> RunTime | None:
     """Timing of the stages that ran; None when none did."""
-    ran = [record for record in records if not record.cached and record.finished_at]
+    ran = [record for record in records if not record.cached and not record.skipped and record.finished_at]
     if not ran:
         return None
     origin = min(_began(record) for record in ran)

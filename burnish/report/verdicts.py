@@ -41,7 +41,7 @@ def read_verdicts(records: Sequence[StageRecord], manifests: Mapping[str, Manife
     rounds = []
     for record in updates:
         manifest = manifests.get(record.outputs.get("updated_verdict", ""))
-        if manifest is not None and not record.skipped and "status" in manifest.metadata:
+        if manifest is not None and not record.skipped and manifest.metadata.get("status") in STATUS_WORDS:
             metadata = manifest.metadata
             rounds.append(RoundVerdict(record.round or 0, metadata["status"], list(metadata.get("reasons", ()))))
     return Verdicts(rounds, [record.round or 0 for record in updates if record.skipped])

@@ -4,8 +4,9 @@ It is the pipeline's exit handler: after a failure it shows what failed, and wha
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.config import RunConfig
@@ -14,7 +15,7 @@ from burnish.contracts.evaluation import Evaluation
 from burnish.contracts.loading import dump_config
 from burnish.contracts.records import Execution, Logprob, RecordT, Reward, Rollout, read_records
 from burnish.report.page import render_page
-from burnish.report.run import RunView, Sample, SampleSet, join_samples, sample_stats
+from burnish.report.run import RunView, Sample, SampleSet, join_samples, sample_stats, token_disputes
 from burnish.report.selection import select_samples
 from burnish.report.summary import markdown, run_status, summarise
 from burnish.report.tokens import read_token_texts
@@ -40,7 +41,7 @@ def run(context: StageContext) -> StageResult:
         context.run_id,
         context.config,
         # Nothing runs after the exit handler: a run that is not finished by now was killed.
-        status="FINISHED" if status == "finished" else "FAILED",
+        status="FINISHED" if status in ("finished", "stopped") else "FAILED",
         files=[folder / PAGE, folder / "config.yaml"],
     )
     if result and result.problem:
@@ -84,10 +85,23 @@ def collect_run(store: ArtifactStore, run_id: str, config: RunConfig, scratch: P
         if samples:
             shown = select_samples(samples, config.report.rollouts_per_round)
             title = f"round {record.round}" if record.round is not None else record.title
-            sample_sets.append(SampleSet(title, record.round, sample_stats(samples), shown))
+            disputes = token_disputes(_logprob_metadata(record, records, manifests), samples)
+            sample_sets.append(SampleSet(title, record.round, sample_stats(samples), shown, disputes))
     evaluations = {record.label: found for record in records if (found := reader.evaluation(record)) is not None}
     token_texts = reader.token_texts(records)
     return RunView(run_id, config, records, manifests, evaluations, sample_sets, token_texts, reader.notes)
+
+
+def _logprob_metadata(
+    record: StageRecord, records: Sequence[StageRecord], manifests: Mapping[str, Manifest]
+) -> Mapping[str, Any]:
+    """What the logprob stage of the same round noted about its artifact."""
+    if record.stage == "rollout":
+        for found in records:
+            if found.stage == "logprob" and found.round == record.round and "logprobs" in found.outputs:
+                manifest = manifests.get(found.outputs["logprobs"])
+                return manifest.metadata if manifest else {}
+    return {}
 
 
 def _samples_of(record: StageRecord, records: Sequence[StageRecord], reader: "_Reader") -> list[Sample]:

@@ -72,12 +72,13 @@ class WordTokenizer:
 
 @dataclass
 class SyntheticRun:
-    """Writes a run; `fail_at` names the stage title that fails."""
+    """Writes a run; `fail_at` names the stage title that fails, `stop_at` the round whose verdict ends it."""
 
     store: ArtifactStore
     config: RunConfig = field(default_factory=synthetic_config)
     run_id: str = RUN_ID
     fail_at: str | None = None
+    stop_at: int | None = None
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     clock: float = 1_790_000_000.0
     tokenizer: WordTokenizer = field(default_factory=WordTokenizer)
@@ -104,7 +105,7 @@ class SyntheticRun:
                 }
                 for i in range(20)
             ]
-            self._stage("sft", policy, 48.0, {"val_loss": 0.61}, series)
+            self._stage("sft", policy | {"critic": ("critic", {})}, 48.0, {"val_loss": 0.61}, series)
             self._evaluate("before", evaluations["before"])
             for round in range(1, self.config.rounds + 1):
                 self._round(round)
@@ -114,6 +115,13 @@ class SyntheticRun:
         return self.store.run_records(self.run_id)
 
     def _round(self, round: int) -> None:
+        if self.stop_at is not None and round > self.stop_at:
+            for stage in ("rollout", "execute", "reward", "logprob", "update"):
+                record = StageRecord(run_id=self.run_id, stage=stage, round=round, key="0" * 64, skipped=True)
+                self.store.put_run_record(
+                    record.model_copy(update={"started_at": self.clock, "finished_at": self.clock})
+                )
+            return
         rollouts = [self._rollout(round, use, index) for use in range(16) for index in range(8)]
         lengths = [len(row.response_ids) for row in rollouts]
         metrics = {"response_length_mean": sum(lengths) / len(lengths), "tokens_per_second": 160 + 9 * math.sin(round)}
@@ -140,8 +148,11 @@ class SyntheticRun:
             "kl_ref": kl,
             "ess": 0.998 - 0.001 * round,
             "mismatch_k3": 1e-5 * round,
+            "mismatch_chi2": 2e-5 * round,
         }
-        self._stage("logprob", {"logprobs": ("logprobs", _rows("logprobs", logprobs))}, 19.0, metrics, round=round)
+        outputs = {"logprobs": ("logprobs", _rows("logprobs", logprobs))}
+        worst = {"logprobs": {"worst_tokens": _worst_tokens(rollouts, logprobs)}}
+        self._stage("logprob", outputs, 19.0, metrics, round=round, metadata=worst)
         steps = [
             {
                 "step": float(2 * (round - 1) + i),
@@ -150,6 +161,8 @@ class SyntheticRun:
                 "grad_norm": 0.6 + 0.1 * self.chance.random(),
                 "lr": 1e-5,
                 "clip_fraction": 0.004 * i * self.chance.random(),
+                # Measured once a round.
+                "negative_gradient_share": 0.4 + 0.02 * round if i == 0 else None,
             }
             for i in range(2)
         ]
@@ -157,9 +170,20 @@ class SyntheticRun:
             "updated_policy": ("policy", {"model.safetensors": _bytes(400_000 + round)}),
             "updated_trainer_state": ("trainer_state", {"optimizer.safetensors": _bytes(800_000 + round)}),
         }
-        self._stage(
-            "update", outputs, 60.0, {"grad_norm": steps[-1]["grad_norm"], "clip_fraction": 0.002}, steps, round
-        )
+        outputs |= {"updated_critic": ("critic", {}), "updated_verdict": ("verdict", {"verdict.json": _bytes(200)})}
+        verdict = self._verdict(round)
+        metrics = {
+            "grad_norm": steps[-1]["grad_norm"],
+            "clip_fraction": 0.002,
+            "negative_gradient_share": steps[0]["negative_gradient_share"],
+        }
+        self._stage("update", outputs, 60.0, metrics, steps, round, metadata={"updated_verdict": verdict})
+
+    def _verdict(self, round: int) -> dict:
+        if round == self.stop_at:
+            reason = "kl 1.74 is above 0.5 (10 x its baseline) in 3 of 5 steps: raise update.kl.coef"
+            return {"status": "stop", "round": round, "reasons": [reason], "stopped": True}
+        return {"status": "ok", "round": round, "reasons": []}
 
     def _rollout(self, round: int, use: int, index: int) -> Rollout:
         task = "code" if use % 3 == 2 else "two-digit sums"
@@ -191,7 +215,7 @@ class SyntheticRun:
 
     def _logprob(self, row: Rollout) -> Logprob:
         old = [
-            value + self.chance.gauss(0, 0.04) * (8 if self.chance.random() < 0.06 else 1)
+            min(-1e-4, value + self.chance.gauss(0, 0.04) * (8 if self.chance.random() < 0.06 else 1))
             for value in row.rollout_logprobs
         ]
         return Logprob(row.sample_id, old, None, [0.5] * len(old))
@@ -227,7 +251,7 @@ class SyntheticRun:
         overall = {f"pass@{score.k}": score.value for score in evaluation.scores if score.task is None}
         self._stage("evaluate", {"evaluation": ("evaluation", files)}, 37.0, overall, label=label)
 
-    def _stage(self, name, outputs, seconds, metrics=None, series=(), round=None, label="") -> None:
+    def _stage(self, name, outputs, seconds, metrics=None, series=(), round=None, label="", metadata=None) -> None:
         record = StageRecord(
             run_id=self.run_id, stage=name, label=label, round=round, key="0" * 64, started_at=self.clock
         )
@@ -240,7 +264,8 @@ class SyntheticRun:
             with tempfile.TemporaryDirectory() as folder:
                 for path, write in files.items():
                     write(Path(folder) / path)
-                digests[output] = self._put(kind, Path(folder), name, round, digests)
+                about = (metadata or {}).get(output, {})
+                digests[output] = self._put(kind, Path(folder), name, round, digests, about)
         timings = {
             "start": 0.3,
             "import": 2.4 if seconds > 10 else 0.2,
@@ -265,9 +290,11 @@ class SyntheticRun:
         )
         self.clock = finished + 0.9
 
-    def _put(self, kind: Kind, folder: Path, stage: str, round: int | None, inputs: dict[str, str]) -> str:
+    def _put(
+        self, kind: Kind, folder: Path, stage: str, round: int | None, inputs: dict[str, str], metadata: dict
+    ) -> str:
         lineage = Lineage(stage=stage, round=round, inputs=inputs)
-        return self.store.put_artifact(kind, folder, lineage=lineage, counts={"rows": 128}, metadata={}).digest
+        return self.store.put_artifact(kind, folder, lineage=lineage, counts={"rows": 128}, metadata=metadata).digest
 
 
 class _Failed(Exception):
@@ -279,6 +306,15 @@ def _rows(name: str, records: Sequence[Record]) -> dict:
     return {f"{name}.parquet": lambda path: write_records(path, records, types[name])}
 
 
+def _worst_tokens(rollouts: Sequence[Rollout], logprobs: Sequence[Logprob]) -> list[dict]:
+    found = [
+        {"sample_id": rollout.sample_id, "position": at, "trainer": old, "sampler": sampled}
+        for rollout, row in zip(rollouts, logprobs, strict=True)
+        for at, (old, sampled) in enumerate(zip(row.old_logprobs, rollout.rollout_logprobs, strict=True))
+    ]
+    return sorted(found, key=lambda each: -abs(each["trainer"] - each["sampler"]))[:10]
+
+
 def _bytes(size: int):
     return lambda path: path.write_bytes(b"\0" * size)
 
@@ -287,6 +323,7 @@ if __name__ == "__main__":
     from burnish.stages.report import collect_run, write_report
 
     with tempfile.TemporaryDirectory() as scratch:
-        made = SyntheticRun(open_folder_store(Path(scratch)), fail_at=sys.argv[2] if len(sys.argv) > 2 else None)
+        given = {"stop_at": 5} if sys.argv[2:] == ["stop"] else {"fail_at": sys.argv[2] if sys.argv[2:] else None}
+        made = SyntheticRun(open_folder_store(Path(scratch)), **given)
         made.write()
         write_report(collect_run(made.store, made.run_id, made.config, Path(scratch) / "files"), Path(sys.argv[1]))

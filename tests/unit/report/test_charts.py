@@ -57,7 +57,15 @@ def test_ticks_of_tiny_values_do_not_collapse_to_zero():
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(0.25, "share", "25%"), (1e-5, "", "1.0e-5"), (0.0, "", "0"), (1234.0, "", "1234"), (0.12345, "", "0.123")],
+    [
+        (0.25, "share", "25%"),
+        (1e-5, "", "1e-5"),
+        (1.05e-5, "", "1.05e-5"),
+        (3e5, "", "3e5"),
+        (0.0, "", "0"),
+        (1234.0, "", "1234"),
+        (0.12345, "", "0.123"),
+    ],
 )
 def test_numbers_are_short(value, unit, text):
     assert format_value(value, unit) == text
@@ -69,6 +77,23 @@ def test_a_series_row_without_a_key_is_missing_there():
     loss = next(chart for chart in first if chart.title == "Loss")
     assert loss.lines[0].points == [(0.0, 1.0), (1.0, None), (2.0, 3.0)]
     assert loss.x_title == "step"
+
+
+def test_what_steps_measure_once_a_round_is_a_line_by_round():
+    def steps(first: float) -> list:
+        return [{"step": first, "negative_gradient_share": 0.4, "loss": 1.0}, {"step": first + 1, "loss": 2.0}]
+
+    records = [record(round, {"negative_gradient_share": 0.4, "loss": 1.5}, steps(2.0 * round)) for round in (1, 2)]
+    shown = {chart.title: chart for chart in charts(RunView("r", RunConfig(), records))[0]}
+    assert shown["Gradient of failures"].lines[0].points == [(1.0, 0.4), (2.0, 0.4)]
+    assert shown["Gradient of failures"].x_title == "round"
+    assert shown["Loss"].x_title == "step"
+
+
+def test_a_round_that_was_left_out_is_no_point_of_a_curve():
+    records = [record(1, {"loss": 0.1}), record(2, {"loss": 0.2}), record(3, {}).model_copy(update={"skipped": True})]
+    first, _ = charts(RunView("r", RunConfig(), records))
+    assert first[0].lines[0].points == [(1.0, 0.1), (2.0, 0.2)]
 
 
 def test_metrics_nobody_asked_for_by_name_are_still_shown():
