@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from sandbox.first_process import leave_first_place
 from sandbox.job_table import Bounds
 from sandbox.jobs import JobError, parse_job, result_to_json
 from sandbox.limits import Limits
@@ -28,9 +29,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
     """The exit status; 1 when an attack or a test says so, 2 when something given is wrong, 3 when this machine
     cannot confine programs."""
     given = _parser(prog).parse_args(argv)
+    # Before the fork below, which keeps it.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     try:
         if given.command == "serve":
+            leave_first_place()
             serve(_settings(given), given.host, given.port, JsonLog(given.log_level))
         elif given.command == "check":
             from sandbox import check  # two hundred attacks that `run-job` need not wait for
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
                 given.program, given.tests, limits, as_json=given.json, allow_degraded=given.allow_degraded
             )
         else:
-            run_job(given.allow_degraded)
+            run_job(given.allow_degraded, given.preload)
     except SandboxUnavailable as error:
         print(f"error: {error}; --allow-degraded goes on without", file=sys.stderr)
         return 3
@@ -54,10 +57,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
     return 0
 
 
-def run_job(allow_degraded: bool) -> None:
+def run_job(allow_degraded: bool, preload: Sequence[str]) -> None:
     """One job as JSON on standard input, its result as JSON on standard output. Raises JobError."""
     job = parse_job(json.load(sys.stdin.buffer), job_id="job")
-    with Worker(allow_degraded) as worker:
+    with Worker(allow_degraded, preload) as worker:
         worker.open()
         print(json.dumps(result_to_json(worker.run(Run(job)))), flush=True)
 
@@ -70,6 +73,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         bounds=Bounds(given.queue, given.queue_per_owner, given.memory_mb, given.ttl_s),
         drain_s=given.drain_s,
         allow_degraded=given.allow_degraded,
+        preload=tuple(given.preload),
         token=_token(given.token_file),
     )
 
@@ -114,6 +118,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     for limit in fields(Limits):
         name = f"--{limit.name.replace('_', '-')}"
         program.add_argument(name, type=type(limit.default), default=limit.default, help="limit of this run")
+    for command in (service, job):
+        command.add_argument("--preload", action="append", default=[], metavar="MODULE", help="such as numpy")
     for command in (suite, program):
         command.add_argument("--json", action="store_true", help="for other programs to read")
     for command in (service, job, suite, program):

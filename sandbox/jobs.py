@@ -84,7 +84,7 @@ def result_from_json(raw: Any) -> Result:
 
 def internal_result(job: Job, why: str) -> Result:
     """What is said of a job whose run failed through no fault of its program."""
-    tests = len(job.spec["tests"])
+    tests = parse_spec(job.spec).size
     return Result(
         verdicts=("internal",) * tests, details=(why,) * tests, stdout="", stderr="", seconds=0.0, degraded=False
     )

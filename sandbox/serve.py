@@ -7,8 +7,8 @@ import asyncio
 import json
 import signal
 import sys
-import time
 import traceback
+from datetime import UTC, datetime
 from typing import Any
 
 from sandbox.http_server import HttpError, HttpServer, Request, Response
@@ -26,7 +26,7 @@ class JsonLog:
 
     def __call__(self, event: str, level: str = "info", **fields: Any) -> None:
         if _LEVELS.index(level) >= self._least:
-            moment = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}.{int(time.time() % 1 * 1000):03d}Z"
+            moment = datetime.now(UTC).isoformat(timespec="milliseconds")
             print(json.dumps({"time": moment, "level": level, "event": event, **fields}), file=sys.stderr, flush=True)
 
 

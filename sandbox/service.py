@@ -32,12 +32,18 @@ class Settings:
     """How the service is run."""
 
     workers: int = 2
-    most: Limits = field(default_factory=lambda: Limits(wall_s=60.0, memory_mb=2048, output_kb=1024, code_kb=1024))
-    """No job's limits are above these, and a job that names none gets these."""
+    most: Limits = field(
+        default_factory=lambda: Limits(
+            wall_s=60.0, memory_mb=2048, output_kb=1024, code_kb=1024, disk_mb=256, files=4096, processes=256
+        )
+    )
+    """No job's limits are above these."""
     bounds: Bounds = field(default_factory=Bounds)
     drain_s: float = 60.0
     """How long running jobs may take to end once the service is told to stop."""
     allow_degraded: bool = False
+    preload: tuple[str, ...] = ()
+    """Modules from outside Python's library that programs find imported."""
     token: str | None = None
     """What a client must present; None: nothing."""
 
@@ -55,7 +61,7 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self._loop = asyncio.get_running_loop()
-        self.pool = WorkerPool(settings.workers, self._hand_back, settings.allow_degraded)
+        self.pool = WorkerPool(settings.workers, self._hand_back, settings.allow_degraded, settings.preload)
         self._runs: dict[Run, Entry] = {}
         self._idle = asyncio.Event()
         self._janitor = self._loop.create_task(self._expire_forever())

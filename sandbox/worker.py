@@ -4,6 +4,7 @@ Used by the service, by the pool inside `burnish run` and by `run-job`.
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -26,8 +27,8 @@ class Run:
 class Worker:
     """Runs jobs one after the other, in a sandbox that is opened for the first of them, if not before."""
 
-    def __init__(self, allow_degraded: bool = False) -> None:
-        self._allow_degraded = allow_degraded
+    def __init__(self, allow_degraded: bool = False, preload: Sequence[str] = ()) -> None:
+        self._allow_degraded, self._preload = allow_degraded, preload
         self._sandbox: Sandbox | None = None
         self._running: Run | None = None
         self._stopped = False
@@ -44,7 +45,7 @@ class Worker:
     def open(self) -> Sandbox:
         """Open the sandbox. Raises SandboxUnavailable on a machine that cannot confine programs."""
         if self._sandbox is None:
-            sandbox = Sandbox(allow_degraded=self._allow_degraded)
+            sandbox = Sandbox(allow_degraded=self._allow_degraded, preload=self._preload)
             with self._lock:
                 self._sandbox = sandbox
         return self._sandbox

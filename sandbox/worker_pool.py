@@ -4,7 +4,7 @@ Python's threads are enough: while a program runs, its thread waits for the kern
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -14,15 +14,19 @@ from sandbox.worker import Run, Worker
 
 
 class WorkerPool:
-    """`size` workers. Raises SandboxUnavailable on a machine that cannot confine programs.
+    """`size` workers, whose programs find the modules `preload` imported. Raises SandboxUnavailable.
 
     `done(run, outcome)` is called in the worker's thread; an exception as outcome is a defect of the sandbox.
     """
 
     def __init__(
-        self, size: int, done: Callable[[Run, Result | Exception], None], allow_degraded: bool = False
+        self,
+        size: int,
+        done: Callable[[Run, Result | Exception], None],
+        allow_degraded: bool = False,
+        preload: Sequence[str] = (),
     ) -> None:
-        self._workers = [Worker(allow_degraded) for _ in range(size)]
+        self._workers = [Worker(allow_degraded, preload) for _ in range(size)]
         self._workers[0].open()
         self._done = done
         self._inbox: SimpleQueue[Run | None] = SimpleQueue()

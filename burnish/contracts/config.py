@@ -136,6 +136,8 @@ class ExecuteConfig(Section):
     runtime: str = ""
     """`docker`: container runtime; `kubernetes`: RuntimeClass, such as gvisor. Empty: the default one, but gVisor where
     the Docker daemon has it (runsc) and `allow_degraded` is on, as gVisor has no Landlock."""
+    preload: list[str] = Field(default_factory=list)
+    """Installed modules, such as numpy, that Python programs may import. A service has its own setting for it."""
     timeout_s: float = Field(5.0, gt=0)
     """Wall-clock limit of one execution, in seconds."""
     memory_mb: int = Field(512, ge=32)

@@ -26,7 +26,7 @@ def open_backend(config: ExecuteConfig) -> Backend:
 def _pool(config: ExecuteConfig) -> Backend:
     from burnish.rewards.backends.pool import PoolBackend
 
-    return PoolBackend(config.workers, config.allow_degraded)
+    return PoolBackend(config.workers, config.allow_degraded, config.preload)
 
 
 def _service(config: ExecuteConfig) -> Backend:
@@ -38,7 +38,7 @@ def _service(config: ExecuteConfig) -> Backend:
 def _docker(config: ExecuteConfig) -> Backend:
     from burnish.rewards.backends.docker import DockerBackend
 
-    return DockerBackend(config.image, config.workers, config.runtime, config.allow_degraded)
+    return DockerBackend(config.image, config.workers, config.runtime, config.allow_degraded, config.preload)
 
 
 def _kubernetes(config: ExecuteConfig) -> Backend:

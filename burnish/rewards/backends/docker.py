@@ -8,6 +8,7 @@ the inner protection is in part missing and results carry the mark.
 import json
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,12 +32,15 @@ def default_image() -> str:
 class DockerBackend:
     """Raises StageError when no daemon answers, or it has not the image or the runtime."""
 
-    def __init__(self, image: str, workers: int, runtime: str, allow_degraded: bool) -> None:
+    def __init__(
+        self, image: str, workers: int, runtime: str, allow_degraded: bool, preload: Sequence[str] = ()
+    ) -> None:
         from docker.client import from_env
         from docker.errors import DockerException, ImageNotFound
 
         self._image = image or default_image()
-        self._allow_degraded = allow_degraded
+        self._command = ["python3", "-m", "sandbox", "run-job", *(f"--preload={module}" for module in preload)]
+        self._command += ["--allow-degraded"] if allow_degraded else []
         try:
             self._client = from_env()
             runtimes = self._client.info()["Runtimes"]
@@ -69,15 +73,18 @@ class DockerBackend:
         self._client.close()
 
     def _run(self, job: Job) -> None:
+        from docker.errors import DockerException
+
         try:
             outcome: Result | Exception = self._in_container(job)
+        except DockerException as error:
+            outcome = StageError(f"execute.backend=docker: {' '.join(str(error).split())[:300]}")
         except Exception as error:
             outcome = error
         self._outbox.put(job.job_id, outcome)
 
     def _in_container(self, job: Job) -> Result:
-        command = ["python3", "-m", "sandbox", "run-job", *(["--allow-degraded"] if self._allow_degraded else [])]
-        container = self._client.containers.create(self._image, command, **self._isolation(job))
+        container = self._client.containers.create(self._image, self._command, **self._isolation(job))
         try:
             attached = container.attach_socket(params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
             container.start()
@@ -85,7 +92,7 @@ class DockerBackend:
             out, err = _converse(attached._sock, job.to_json(), deadline)
             attached.close()
         finally:
-            container.remove(force=True)
+            _remove(container)
         try:
             return result_from_json(json.loads(out))
         except (ValueError, JobError):
@@ -118,6 +125,17 @@ class DockerBackend:
             # A container whose client is gone ends with its job and goes.
             "auto_remove": True,
         }
+
+
+def _remove(container: Any) -> None:
+    """Docker is on its way to do the same, as asked, and says so with a 404 or a 409."""
+    from docker.errors import APIError
+
+    try:
+        container.remove(force=True)
+    except APIError as error:
+        if error.status_code not in {404, 409}:
+            raise
 
 
 def _converse(connection: socket.socket, question: bytes, deadline: float) -> tuple[bytes, bytes]:

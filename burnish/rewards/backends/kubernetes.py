@@ -105,6 +105,7 @@ class KubernetesBackend:
         """The custom resource; `service` asks newer versions for what older ones always make."""
         memory = f"{config.workers * 2 * config.memory_mb + 512}Mi"
         arguments = ["--host=0.0.0.0", f"--port={PORT}", f"--workers={config.workers}"]
+        arguments += [f"--preload={module}" for module in config.preload]
         container = {
             "name": "sandbox",
             "image": config.image or default_image(),

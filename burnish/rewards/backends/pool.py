@@ -1,5 +1,7 @@
 """Sandboxes inside this process, one a worker thread: nothing to install or start, the default of `burnish run`."""
 
+from collections.abc import Sequence
+
 from burnish.contracts.errors import StageError
 from burnish.rewards.backends.backend import Outbox
 from sandbox.jobs import Job
@@ -9,14 +11,14 @@ from sandbox.worker_pool import WorkerPool
 
 
 class PoolBackend:
-    """Raises StageError on a machine that cannot confine programs."""
+    """Raises StageError on a machine that cannot confine programs, or lacks a module of `preload`."""
 
-    def __init__(self, workers: int, allow_degraded: bool) -> None:
+    def __init__(self, workers: int, allow_degraded: bool, preload: Sequence[str] = ()) -> None:
         self.capacity = 2 * workers
         self._outbox = Outbox()
         try:
             self._pool = WorkerPool(
-                workers, lambda run, outcome: self._outbox.put(run.job.job_id, outcome), allow_degraded
+                workers, lambda run, outcome: self._outbox.put(run.job.job_id, outcome), allow_degraded, preload
             )
         except SandboxUnavailable as error:
             raise StageError(
