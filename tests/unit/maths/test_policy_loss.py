@@ -78,6 +78,21 @@ def test_golden_dppo_masks_only_the_last_token_of_the_second_row():
     assert loss.loss[1, 0].item() == pytest.approx(math.exp(0.3) * -0.3, abs=1e-6)
 
 
+def test_dppo_masks_by_what_may_be_lost_below_and_gained_above_and_bounds_its_weight():
+    # Probabilities move by +.15, -.15 and +.361; the last ratio is e^4.
+    old = torch.tensor([[0.5, 0.5, math.exp(-5.0)]]).log()
+    new = torch.tensor([[0.65, 0.35, math.exp(-1.0)]]).log()
+    settings = configured("dppo_tv", low=0.2, high=0.1)
+    better, worse = (
+        policy_loss(new, old, torch.full((1, 3), sign), torch.ones(1, 3), settings) for sign in (1.0, -1.0)
+    )
+    assert better.clipped_high.tolist() == [[True, False, True]]
+    assert not better.clipped_low.any()
+    assert not (worse.clipped_low | worse.clipped_high).any()
+    assert worse.loss[0, 2].item() == pytest.approx(20 * -1.0)
+    assert better.loss[0, 1].item() == pytest.approx(-0.7 * math.log(0.35))
+
+
 def test_sapo_at_ratio_one_has_the_policy_gradient_and_fades_to_both_sides():
     log_ratio = torch.tensor([0.0, 0.0, 2.0, -2.0], dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=torch.float64)
