@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Literal
 
 from sandbox.attacks import FAMILIES
-from sandbox.attacks.attack import Attack, Family, Layer
+from sandbox.attacks.attack import DEFAULT_LIMITS, Attack, Family, Layer
 from sandbox.attacks.evidence import stopped_by
 from sandbox.attacks.scene import Scene, descendants, left_behind
 from sandbox.limits import Limits
@@ -23,7 +23,13 @@ from sandbox.verdicts import Result, Sandbox
 
 Outcome = Literal["stopped", "SUCCEEDED", "unclear", "untried"]
 
-_HONEST = parse_spec({"entry_point": "attack", "tests": [{"args": [20], "expected": 21}]})
+# Where these fail, that an attack fails says nothing.
+_HONEST = {
+    "python": "print(20 + 1)",
+    "bash": "(echo $((20 + 1)))",
+    "c": '#include <stdio.h>\nint main(void) { printf("%d", 20 + 1); return 0; }',
+    "javascript": "setTimeout(() => console.log(20 + 1), 1)",
+}
 _GRACE_S = 5.0
 
 
@@ -52,6 +58,7 @@ class Range:
         self._allow_degraded = allow_degraded
         self._stack = ExitStack()
         self._sandboxes: dict[Limits, Sandbox] = {}
+        self._languages: dict[str, str] = {}
 
     def __enter__(self) -> "Range":
         self.scene = self._stack.enter_context(Scene())
@@ -70,11 +77,16 @@ class Range:
         if missing:
             return finding("untried", missing)
         sandbox = self._sandbox(attack.limits)
+        if attack.language not in self._languages:
+            self._languages[attack.language] = _honest(self._sandbox(DEFAULT_LIMITS), attack.language)
+        if self._languages[attack.language] != "passed":
+            return finding("unclear", f"an honest {attack.language} program got {self._languages[attack.language]}")
         before = descendants()
         spec = {
             "entry_point": attack.entry_point,
             "language": attack.language,
             "tests": self.scene.fill_tests(attack.tests),
+            **attack.spec,
         }
         started = time.monotonic()
         try:
@@ -82,11 +94,14 @@ class Range:
         except Exception as error:
             # Whatever a program can make the host raise, it can make the training run raise.
             return finding("SUCCEEDED", f"the host raised {type(error).__name__}: {error}")
-        harm = self.scene.harm() + _trouble(result, time.monotonic() - started, attack.limits)
+        harm = _trouble(result, time.monotonic() - started, attack.limits)
         if left := left_behind(before):
             harm.append(f"{len(left)} processes stayed")
-        if sandbox.run_tests("def attack(n): return n + 1", _HONEST).verdicts != ("passed",):
-            harm.append("the next program failed")
+        harm += self.scene.harm()
+        if self.scene.token in f"{result.stdout}{result.stderr}{result.details}" and "@token@" not in str(attack.tests):
+            harm.append("the secret is in the result")
+        if (verdict := _honest(sandbox, "python")) != "passed":
+            harm.append(f"the next program got {verdict}")
         if harm:
             return finding("SUCCEEDED", "; ".join(harm))
         evidence = " ".join([*dict.fromkeys(result.verdicts), _last_line(result)]).strip()
@@ -128,14 +143,11 @@ def main(*, as_json: bool = False, only: str | None = None, allow_degraded: bool
     return 0 if all(finding.good for finding in findings) else 1
 
 
-def families_table() -> str:
-    """The suite in Markdown: what each family tries, and by which layers it is expected to be stopped."""
-    rows = ["| Family | Tries to | Attacks | Expected to be stopped by |", "|---|---|--:|---|"]
-    for family in FAMILIES:
-        layers = Counter(attack.layer for attack in family.attacks)
-        by = ", ".join(f"{layer} ({count})" for layer, count in layers.most_common())
-        rows.append(f"| {family.name} | {family.aim} | {len(family.attacks)} | {by} |")
-    return "\n".join(rows)
+def _honest(sandbox: Sandbox, language: str) -> str:
+    """The verdict on a program that does nothing wrong, and its detail."""
+    spec = parse_spec({"language": language, "tests": [{"stdin": "", "stdout": "21"}]})
+    result = sandbox.run_tests(_HONEST[language], spec)
+    return " ".join([*result.verdicts, *result.details]).strip()
 
 
 def _trouble(result: Result, seconds: float, limits: Limits) -> list[str]:

@@ -3,7 +3,19 @@
 Each says what it would look like if it worked and which layer is to stop it.
 """
 
-from sandbox.attacks import disguise, forging, kernel, processes, reading, resources, sockets, tampering, writing
+from sandbox.attacks import (
+    disguise,
+    forging,
+    kernel,
+    languages,
+    processes,
+    reading,
+    resources,
+    sockets,
+    tampering,
+    testing,
+    writing,
+)
 from sandbox.attacks.attack import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -16,4 +28,6 @@ FAMILIES: tuple[Family, ...] = (
     forging.FAMILY,
     disguise.FAMILY,
     tampering.FAMILY,
+    testing.FAMILY,
+    languages.FAMILY,
 )

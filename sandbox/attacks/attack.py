@@ -6,9 +6,10 @@ that it succeeded: no honest program could pass its tests.
 
 import platform
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sandbox.languages import LANGUAGES
 from sandbox.limits import Limits
 
 Layer = Literal[
@@ -64,6 +65,8 @@ class Attack:
     language: str = "python"
     limits: Limits = DEFAULT_LIMITS
     entry_point: str | None = "attack"
+    spec: dict[str, Any] = field(default_factory=dict)
+    """More of the specification: files, checker, context."""
     machine: str | None = None
     """The only architecture it makes sense on."""
     succeeds_without: tuple[str, ...] = ()
@@ -76,6 +79,9 @@ class Attack:
         """Why it cannot be tried on this machine, or None when it can."""
         if self.machine not in {None, platform.machine()}:
             return f"only on {self.machine}"
+        language = LANGUAGES[self.language]
+        if language is not None and language.path is None:
+            return f"{language.tool} is not here"
         return None
 
 

@@ -16,13 +16,19 @@ _BY_VERDICT: dict[str, Layer] = {
 # Texts of errno(3) and of the interpreter. The filter answers EPERM, Landlock EACCES; the rest are limits.
 _BY_TEXT: tuple[tuple[str, Layer], ...] = (
     ("Operation not permitted", "system-call filter"),
+    ("EPERM", "system-call filter"),
     ("SIGSYS", "system-call filter"),
     ("Bad system call", "system-call filter"),
     ("Permission denied", "Landlock"),
+    ("EACCES", "Landlock"),
     ("Cannot allocate memory", "resource limits"),
     ("Too many open files", "resource limits"),
     ("Resource temporarily unavailable", "resource limits"),
     ("File too large", "resource limits"),
+    ("File size limit exceeded", "resource limits"),
+    ("compiler: no end within", "clock in the host"),
+    ("Error: file not found", "Landlock"),  # what the assembler says of a file it may not open
+    ("processes and threads", "resource limits"),
     ("not allowed to raise maximum limit", "resource limits"),
     ("RecursionError", "interpreter"),
     ("SIGSEGV", "interpreter"),
@@ -44,6 +50,8 @@ def stopped_by(attack: Attack, result: Result) -> Layer | None:
     text = " ".join([*result.details, result.stderr])
     if "nothing found" in text:
         return attack.layer
+    if verdict == "wrong" and attack.layer == "end of the group":
+        return attack.layer  # its answer is not the point: nothing of it is there any more
     if verdict == "wrong":
         return "comparison in the host"
     for part, layer in _BY_TEXT:

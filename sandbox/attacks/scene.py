@@ -31,6 +31,7 @@ class Scene:
         self.folder = Path(tempfile.mkdtemp(prefix="sandbox-scene-"))
         self.outdoors = self.folder / "outdoors"
         self.secret = self.folder / "secret"
+        self.work = self.folder / "work"
 
     def __enter__(self) -> "Scene":
         # Whoever outlives its parent becomes ours, and so is found.
@@ -38,6 +39,9 @@ class Scene:
         self.folder.chmod(0o755)
         self.outdoors.mkdir()
         self.outdoors.chmod(0o777)
+        # Work directories are made in here for as long as the scene stands, so that what is left of them is seen.
+        self.work.mkdir()
+        self._temporary, tempfile.tempdir = tempfile.tempdir, str(self.work)
         self.secret.write_text(self.token)
         self.secret.chmod(0o644)
         (self.outdoors / "kept").write_text(_KEPT)
@@ -63,6 +67,7 @@ class Scene:
         self._victim.wait()
         os.environ.pop("SANDBOX_CANARY", None)
         os.close(self._inherited)
+        tempfile.tempdir = self._temporary
         shutil.rmtree(self.folder)
 
     def fill(self, text: str) -> str:
@@ -97,6 +102,8 @@ class Scene:
             found.append("the victim was ended or stopped")
             with contextlib.suppress(ProcessLookupError):
                 self._victim.send_signal(signal.SIGCONT)
+        if list(self.work.iterdir()):
+            found.append("a work directory is still there")
         return found + self._changed_files()
 
     def _changed_files(self) -> list[str]:

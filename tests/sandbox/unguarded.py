@@ -41,13 +41,18 @@ IN_THE_HOST = {
 }
 
 SHARED_GRADER = """
-import json, sys
+import json, sys, types, unittest
 job = json.load(sys.stdin)
-namespace = {}
-exec(job["code"], namespace)
+solution = sys.modules["solution"] = types.ModuleType("solution")
+exec(job["code"], solution.__dict__)
 for test in job["tests"]:
     if "expected" in test:
-        assert namespace["attack"](*test.get("args", [])) == test["expected"]
+        assert solution.attack(*test.get("args", [])) == test["expected"]
+    if "unit_tests" in test:
+        tests = types.ModuleType("tests")
+        exec(test["unit_tests"], tests.__dict__)
+        suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
+        assert unittest.TextTestRunner().run(suite).wasSuccessful()
 print("all tests passed")
 """
 PICKLING_GRADER = """
@@ -83,7 +88,7 @@ def sandboxed_without(
     limits: Limits = attack.limits
     for guard in missing:
         limits = IN_THE_HOST.get(guard, lambda same: same)(limits)
-    spec = parse_spec({"entry_point": attack.entry_point, "language": attack.language, "tests": tests})
+    spec = parse_spec({"entry_point": attack.entry_point, "language": attack.language, "tests": tests, **attack.spec})
     with weakened_zygote(missing), Sandbox(limits, allow_degraded=True) as sandbox:
         result = sandbox.run_tests(code, spec)
     return "passed" in result.verdicts, str(result)
