@@ -38,6 +38,10 @@ TINY: dict[str, Any] = {
 }
 
 
+# Answers here have two tokens; VAPO's 0.05 is meant for thousands and would make lambda 0.
+_OWN: dict[str, Any] = {"vapo": {"advantage": {"length_adaptive": 10.0}}}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -59,7 +63,7 @@ def main() -> None:
 def _curve(preset: str, folder: Path) -> dict[str, Any]:
     habits = folder / "habits.jsonl"
     _two_habits(habits)
-    tree = TINY | {"sft": TINY["sft"] | {"data": str(habits)}, "update": TINY["update"] | {"preset": preset}}
+    tree = TINY | {"sft": TINY["sft"] | {"data": str(habits)}, "update": TINY["update"] | {"preset": preset} | _OWN.get(preset, {})}
     result: dict[str, Any] = {"reward": [], "update_s": 0.0}
 
     def note(record: StageRecord) -> None:

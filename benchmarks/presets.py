@@ -28,8 +28,11 @@ from burnish.store import open_store
 _QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 _TRL_SIDE = Path(__file__).with_name("trl_presets_side.py")
 TRL_PRESETS = ("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "sapo")
-# One update step of a critic of the policy's size costs as much as one of the policy.
-_EXTRA = {"ppo": ["update.critic.learning_rate=1e-4"], "vapo": ["update.critic.learning_rate=1e-4"]}
+_EXTRA = {
+    "ppo": ["update.critic.learning_rate=1e-4"],
+    # Answers have two or three tokens; VAPO's 0.05 is meant for thousands and would make lambda 0.
+    "vapo": ["update.critic.learning_rate=1e-4", "update.advantage.length_adaptive=10"],
+}
 
 
 def main() -> None:
