@@ -39,6 +39,13 @@ def test_logprobs_are_those_of_a_plain_forward_pass(char_policy, temperature):
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-5, rtol=0)
 
 
+def test_scores_are_the_logprobs_of_what_was_drawn_at_temperature_1(char_policy):
+    engine = HfEngine(char_policy.model, char_policy.eos_token_ids, batch_size=4)
+    for request in requests(char_policy.tokenizer, 2):
+        (drawn,) = engine.generate([request], Sampling(1.0, 12))
+        assert engine.score(request.input_ids, drawn.response_ids) == pytest.approx(drawn.logprobs, abs=1e-5)
+
+
 def test_at_low_temperature_it_draws_what_transformers_finds_greedily(char_policy):
     drawn = draw(char_policy, requests(char_policy.tokenizer, 1), temperature=1e-6)
     for index, text in enumerate(TEXTS):

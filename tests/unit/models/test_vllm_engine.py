@@ -3,11 +3,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_lora import model_config, train_a_little
 
 from burnish.contracts.config import ModelConfig, RolloutConfig
 from burnish.contracts.errors import ConfigError
 from burnish.models.engine import Request, Sampling, open_engine
-from burnish.models.vllm_engine import _completion
+from burnish.models.hf_engine import HfEngine
+from burnish.models.parallel import ParallelPolicy, Ranks
+from burnish.models.vllm_engine import _completion, _room_for
+from burnish.stages.sft_batches import Example
 
 HERE = importlib.util.find_spec("vllm") is not None
 CPU = torch.device("cpu")
@@ -67,6 +71,43 @@ def test_logprobs_are_those_of_the_trainers_model(vllm_engine, char_policy, temp
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-3, rtol=0)
         ended = completion.response_ids[-1] in char_policy.eos_token_ids
         assert completion.finish_reason == ("stop" if ended else "length")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="vLLM is not installed here")
+def test_scores_are_those_of_the_trainers_model(vllm_engine, char_policy):
+    prompt, response = char_policy.tokenizer("12*3-1=")["input_ids"], [7, 8, 1]
+    hf = HfEngine(char_policy.model, char_policy.eos_token_ids, batch_size=1)
+    for _ in range(2):
+        assert vllm_engine.score(prompt, response) == pytest.approx(hf.score(prompt, response), abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="vLLM is not installed here")
+@pytest.mark.parametrize("serve", ["merged", "adapter"])
+def test_an_adapter_is_sampled_with(char_folder, tmp_path, serve):
+    config = model_config(serve=serve)
+    trained = train_a_little(char_folder, tmp_path / "policy", config)
+    engine = open_engine(
+        tmp_path / "policy", model=config, rollout=RolloutConfig(engine="vllm"), device=CPU, max_length=32
+    )
+    prompt, response = [12, 14, 30], [7, 8, 1]
+    (expected,) = ParallelPolicy(trained, Ranks(), device=CPU, dtype=torch.float32).score([Example(prompt, response)])
+    assert engine.score(prompt, response) == pytest.approx(expected, abs=1e-3)
+    (drawn,) = engine.generate([Request("a", prompt, 1)], Sampling(1.0, 8))
+    assert drawn.logprobs == pytest.approx(
+        HfEngine(trained, frozenset({1}), batch_size=1).score(prompt, drawn.response_ids), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(("rank", "room"), [(1, 1), (4, 8), (8, 8), (65, 128), (512, 512)])
+def test_vllm_reserves_room_for_an_adapter_in_the_sizes_it_knows(rank, room):
+    assert _room_for(rank) == room
+
+
+def test_a_rank_that_vllm_cannot_serve_names_the_way_out():
+    with pytest.raises(ConfigError, match=r"model\.lora\.rank is 600: .* model\.lora\.serve=merged"):
+        _room_for(600)
 
 
 @pytest.fixture(scope="module")
