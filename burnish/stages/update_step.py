@@ -86,7 +86,7 @@ class PolicyTrainer:
         """One step on `rows` of `batch` at learning rate `rate`; returns its figures, `skipped` 1 or 0 among them.
 
         kl_coef: weight of the KL term when it is in the loss. measure_signs: also measure which part of the gradient
-        positive and negative samples make up, on the first micro-batch that holds both.
+        positive and negative samples make up, on the smallest micro-batch that holds both.
         A mini-batch without a gradient (no rows, or neither advantage nor another term) changes nothing, moments
         included. Raises NotFinite, with the weights as they were.
         """
@@ -102,11 +102,14 @@ class PolicyTrainer:
             return figures
         tally, norms = Tally(), None
         packs = self._share(mini, active)
+        measured = self._smallest_of_both_signs(packs, mini) if measure_signs else None
         for pack in progress(packs, len(packs), self.title, "micro-batches"):
             micro = mini.take(pack.order, self.policy.traits.device)
             terms = self._terms(pack, micro, factors.take(pack.order, self.policy.traits.device), kl_coef, tally)
-            found = self._backward(*terms, micro, measure_signs and norms is None)
-            norms = norms or found
+            if pack is measured:
+                norms = self._backward_by_sign(*terms, micro.advantages > 0)
+            else:
+                torch.autograd.backward(terms[0].sum() + terms[1])
         tally = tally.over(self.policy.ranks)
         if not math.isfinite(tally.loss):
             raise NotFinite(self.title, "loss", tally.loss)
@@ -190,22 +193,31 @@ class PolicyTrainer:
         tally.add(mask, seen)
         return policy, rest
 
-    def _backward(self, policy: Tensor, rest: Tensor, micro: Batch, measure: bool) -> tuple[float, float] | None:
-        """Add the micro-batch's gradients to those that are there; returns the norms of the two parts if measured."""
-        loss = policy.sum() + rest
-        norms = None
-        positive, negative = micro.advantages > 0, micro.advantages < 0
-        # Spread weights have their gradients only after a whole backward pass.
-        if measure and self.policy.ranks.world == 1 and positive.any() and negative.any():
-            norms = self._gradient_norm(policy[positive].sum()), self._gradient_norm(policy[negative].sum())
-        loss.backward()
-        return norms
+    def _smallest_of_both_signs(self, packs: Sequence[PackedBatch], mini: Batch) -> PackedBatch | None:
+        """Where the gradient's parts are cheapest to tell apart; None where no micro-batch holds both signs."""
+        # Spread weights have no gradients to look at before a whole backward pass is over.
+        if self.policy.ranks.world > 1:
+            return None
+        mixed = [
+            pack
+            for pack in packs
+            if (mini.advantages[pack.order] > 0).any() and (mini.advantages[pack.order] < 0).any()
+        ]
+        return min(mixed, key=lambda pack: pack.input_ids.numel(), default=None)
 
-    def _gradient_norm(self, part: Tensor) -> float:
-        """Norm of the gradient of `part` alone; the graph and the gradients that are there stay."""
+    def _backward_by_sign(self, policy: Tensor, rest: Tensor, positive: Tensor) -> tuple[float, float]:
+        """Backward pass in parts, the tokens under `positive` and the others; returns the norms of their gradients."""
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(part, parameters, retain_graph=True, allow_unused=True)
-        return float(torch.nn.utils.get_total_norm([each for each in gradients if each is not None]))
+        norms = []
+        for part, more in ((policy[positive].sum(), True), (policy[~positive].sum(), rest.requires_grad)):
+            gradients = torch.autograd.grad(part, parameters, retain_graph=more, allow_unused=True)
+            norms.append(float(torch.nn.utils.get_total_norm([each for each in gradients if each is not None])))
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        if rest.requires_grad:
+            torch.autograd.backward(rest)
+        return norms[0], norms[1]
 
     def _apply(self, rate: float) -> float:
         """Clip the gradient and let the optimizer move the weights; returns the norm before clipping."""

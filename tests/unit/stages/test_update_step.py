@@ -83,19 +83,19 @@ def test_aggregation_follows_the_settings(lab, aggregation):
     assert figures["loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
-@pytest.mark.parametrize("preset", ["grpo", "gspo", "vapo", "rloo"])
+@pytest.mark.parametrize("preset", ["dapo", "gspo", "vapo", "rloo"])
 def test_the_parts_of_the_gradient_by_sign_add_up_to_it_and_measuring_changes_nothing(lab, preset):
     fields = {"preset": preset, "kl": {"coef": 0.0}}
     batch = lab.batch(**fields)
     figures, gradient = lab.step(batch, **fields)
     measured, measured_gradient = lab.step(batch, measure_signs=True, **fields)
-    for name, value in gradient.items():
-        assert torch.equal(measured_gradient[name], value)
+    assert_same_gradient(measured_gradient, gradient)
     assert figures["grad_norm_positive"] is None
-    assert {**measured, **dict.fromkeys(figures, 0)} == dict.fromkeys(measured, 0)
+    for key in ("loss", "grad_norm", "tokens", "clip_fraction"):
+        assert measured[key] == pytest.approx(figures[key], rel=1e-5)
 
     def part(sign):
-        """Gradient of the tokens of one sign alone; `tiny` keeps rows in place whose tokens all have the other."""
+        """Gradient of the tokens of one sign alone."""
         kept = batch.advantages * (sign * batch.advantages > 0)
         return lab.step(dataclasses.replace(batch, advantages=kept), **fields)[1]
 
@@ -107,7 +107,19 @@ def test_the_parts_of_the_gradient_by_sign_add_up_to_it_and_measuring_changes_no
     assert measured["negative_gradient_share"] == pytest.approx(share, rel=1e-3)
 
 
-def test_signs_are_measured_on_the_first_micro_batch_that_holds_both(lab):
+def test_a_kl_term_is_no_part_of_either_sign_and_stays_in_the_gradient(lab):
+    batch = lab.batch(preset="grpo", kl={"coef": 0.5})
+    fields = {"preset": "grpo", "kl": {"coef": 0.5}}
+    _, gradient = lab.step(batch, **fields)
+    measured, measured_gradient = lab.step(batch, measure_signs=True, **fields)
+    assert_same_gradient(measured_gradient, gradient)
+    without, _ = lab.step(batch, measure_signs=True, preset="grpo", kl={"coef": 0.0})
+    assert measured["grad_norm"] != pytest.approx(without["grad_norm"], rel=1e-2)
+    for key in ("grad_norm_positive", "grad_norm_negative"):
+        assert measured[key] == pytest.approx(without[key], rel=1e-5)
+
+
+def test_signs_are_measured_only_where_a_micro_batch_holds_both(lab):
     batch = lab.batch(preset="dr_grpo")
     rows = batch.row_advantages()
     one_sided = dataclasses.replace(batch, advantages=batch.advantages.abs())
