@@ -30,7 +30,8 @@ WORKDIR /opt/burnish
 USER 65532:65532
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
+    CMD ["python3", "-c", "import http.client as h; c = h.HTTPConnection('127.0.0.1', 8000, timeout=2); \
+c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 CMD ["python3", "-m", "sandbox", "serve", "--host=0.0.0.0"]
 ARG VERSION
 ARG REVISION

@@ -134,7 +134,7 @@ def test_model_written_code_is_confined_in_an_unprivileged_container(daemon, ima
     assert lines[0] == "passed False"
     assert len(lines) == 4
     for line in lines[1:]:
-        assert line in {"error False", "refused False"}
+        assert line in {"runtime_error False", "refused False"}
 
 
 @pytest.mark.slow

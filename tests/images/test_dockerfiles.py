@@ -11,11 +11,14 @@ from packaging.version import Version
 
 import burnish
 from burnish.contracts.stages import STAGES
+from sandbox.languages import LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "docker/requirements"
 # Images that others stand on; they are never run.
 SHARED = {"wheels", "base", "code", "tasks", "torch", "vllm"}
+# Images that are run beside the stages.
+SERVICES = {"sandbox"}
 CODE = {"burnish", "sandbox"}
 LABELS = {"title", "description", "licenses", "version", "revision", "source"}
 
@@ -54,7 +57,7 @@ def pins(path):
 
 
 def test_every_stage_has_its_dockerfile_and_there_are_no_others(build):
-    assert set(build.images()) == set(STAGES) | SHARED
+    assert set(build.images()) == set(STAGES) | SHARED | SERVICES
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -85,13 +88,38 @@ def test_stages_run_as_a_numeric_user_without_entrypoint(build, dockerfiles, sta
     assert instructions(dockerfiles["base"], "CMD") == ['["python3"]']
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_stages_carry_every_label(dockerfiles, stage):
+@pytest.mark.parametrize("stage", [*STAGES, *SERVICES])
+def test_what_is_run_carries_every_label(dockerfiles, stage):
     labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', dockerfiles[stage]))
     assert set(labels) == LABELS
     assert labels["title"] == f"burnish {stage}"
     for name in ("version", "revision", "source"):
         assert labels[name] == f"${{{name.upper()}}}"
+
+
+def test_the_sandbox_holds_its_own_code_alone_and_runs_as_a_numeric_user(build, dockerfiles):
+    text = dockerfiles["sandbox"]
+    final = text.rsplit("\nFROM ", 1)[1]
+    assert build.build_order(["sandbox"]) == ["wheels", "base", "code", "sandbox"]
+    assert final.startswith("${BASE}\n")
+    assert instructions(text, "COPY") == ["--from=code /sandbox /opt/burnish/sandbox"]
+    assert instructions(text, "USER") == ["65532:65532"]
+    assert not instructions(text, "ENTRYPOINT")
+    assert "install.sh" not in text
+    assert instructions(text, "CMD") == ['["python3", "-m", "sandbox", "serve", "--host=0.0.0.0"]']
+    assert "/healthz" in instructions(text, "HEALTHCHECK")[0]
+
+
+def test_the_sandbox_has_a_compiler_only_where_a_language_is_asked_for(dockerfiles):
+    (languages,) = re.findall(r"^ARG LANGUAGES=(.*)$", dockerfiles["sandbox"], re.MULTILINE)
+    assert languages == ""
+    (run,) = instructions(dockerfiles["sandbox"], "RUN")
+    assert re.search(r'if \[ -n "\$\{packages\}" \]; then apt-get update', run)
+    assert (
+        set(re.findall(r"(\w+)\) packages=", run))
+        == {"c", "cpp", "javascript"}
+        == LANGUAGES.keys() - {"python", "bash"}
+    )
 
 
 def test_shared_images_carry_no_labels_that_a_registry_would_list(dockerfiles):
@@ -163,8 +191,8 @@ def test_compilers_are_only_where_wheels_are_built_and_where_a_gpu_needs_them(do
     for image, text in dockerfiles.items():
         for step in f"\n{text}".split("\nFROM ")[1:]:
             if re.search(r"\bgcc\b|\w-dev\b", step):
-                holders.add((image, step.splitlines()[0].rpartition(" AS ")[2]))
-    assert holders == {("wheels", "build"), ("vllm", "cuda")}
+                holders.add((image, step.splitlines()[0].partition(" AS ")[2]))
+    assert holders - {("sandbox", "")} == {("wheels", "build"), ("vllm", "cuda")}
     assert re.search(r"^FROM scratch$", dockerfiles["wheels"], re.MULTILINE)
 
 
