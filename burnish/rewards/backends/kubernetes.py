@@ -34,8 +34,13 @@ class KubernetesBackend:
             credentials.load_incluster_config()
             own_namespace = _own_namespace()
         except credentials.ConfigException:
-            credentials.load_kube_config()
             own_namespace = "default"
+            try:
+                credentials.load_kube_config()
+            except credentials.ConfigException as error:
+                raise StageError(
+                    f"execute.backend=kubernetes: no cluster is configured: {error}; set KUBECONFIG"
+                ) from None
         self._refused = ApiException
         self._api = client.CustomObjectsApi()
         self._version = _served_version(client.ApisApi())
