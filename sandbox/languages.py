@@ -107,7 +107,9 @@ LANGUAGES: Mapping[str, Language | None] = {
 
 def environment(directory: str) -> dict[str, str]:
     """All that a program of another language finds in its environment."""
-    return {"PATH": ":".join(reversed(_SYSTEM)), "HOME": directory, "TMPDIR": directory, "LANG": "C.UTF-8"}
+    search = {"PATH": ":".join(reversed(_SYSTEM)), "LANG": "C.UTF-8"}
+    # Node will not start when it finds a configuration that it cannot read.
+    return search | {"HOME": directory, "TMPDIR": directory, "OPENSSL_CONF": "/dev/null"}
 
 
 def compile_limits(limits: Limits) -> Limits:

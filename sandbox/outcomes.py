@@ -4,6 +4,7 @@ The line may be the program's own words; the verdict never rests on words that c
 """
 
 import math
+import re
 import signal
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from sandbox.compare import equal_values
 _DETAIL = 300
 # A program that fails with this share of its memory in use has failed for want of it.
 _NEARLY_ALL = 0.9
+# An exception as Node reports it, with the frame it came from.
+_EXCEPTION = re.compile(r"^\w*(Error|Exception)\b.*(\n\s+at .*)?", re.MULTILINE)
 
 
 class Outcome(NamedTuple):
@@ -36,9 +39,14 @@ def ended(child: Child, out_of_memory: str = "out of memory") -> Outcome:
     if status == -signal.SIGXFSZ:
         return Outcome("output_limit", f"a file of more than {limits.disk_mb} MiB")
     errors = child.captured["err"].decode("utf-8", "replace")
+    if child.directory is not None:
+        errors = errors.replace(f"{child.directory.path}/", "")
     if child.exit.peak_mb >= _NEARLY_ALL * limits.memory_mb or (status != 0 and out_of_memory in errors):
         return Outcome("memory", f"more than {limits.memory_mb} MiB")
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    thrown = _EXCEPTION.search(errors)
+    if thrown:
+        return Outcome("runtime_error", cut(thrown.group()))
     last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
     return Outcome("runtime_error", cut(f"{how}: {last}" if last else how))
 

@@ -3,39 +3,38 @@
 Nothing may be running in it any more; then nothing can change between a look and a step.
 """
 
-import itertools
 import os
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(path: str) -> None:
-    """Remove the folder `path` and all below it, whatever its depth and modes; links are removed, never followed."""
+    """Remove the folder `path` and all below it; links are removed, never followed. Fine when it is gone already."""
     try:
         top = _open(path)
     except FileNotFoundError:
         return
-    try:
-        _empty(top)
-    finally:
-        os.close(top)
+    _empty(top)
     os.rmdir(path)
 
 
-def _empty(top: int) -> None:
-    """Remove all below `top`, moving what lies deeper up first, so that no path is ever long."""
-    mark, numbers = os.urandom(8).hex(), itertools.count()
-    while folders := _folders_after_unlinking(top):
-        for name in folders:
-            folder = _open(name, top)
-            try:
-                for inner in _folders_after_unlinking(folder):
-                    # Moving a folder changes its "..", so it must be writable itself.
-                    os.close(_open(inner, folder))
-                    os.rename(inner, f"{mark}-{next(numbers)}", src_dir_fd=folder, dst_dir_fd=top)
-            finally:
-                os.close(folder)
-            os.rmdir(name, dir_fd=top)
+def _empty(here: int) -> None:
+    """Remove all below a folder and close it; one descriptor and no path, however deep it goes."""
+    above: list[tuple[str, list[str]]] = []  # what a folder is called, and its brothers that are still there
+    folders = _folders_after_unlinking(here)
+    while folders or above:
+        if folders:
+            name = folders.pop()
+            following = _open(name, here)
+            above.append((name, folders))
+            folders = _folders_after_unlinking(following)
+        else:
+            name, folders = above.pop()
+            following = os.open("..", FOLDER, dir_fd=here)
+            os.rmdir(name, dir_fd=following)
+        os.close(here)
+        here = following
+    os.close(here)
 
 
 def _folders_after_unlinking(folder: int) -> list[str]:

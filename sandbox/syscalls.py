@@ -93,8 +93,8 @@ MASKED_ALONE: dict[str, Masked] = {
     "openat": Masked((257, 56), 2, _OPENING, _OPENING_MASK),
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC; not F_SETOWN (signals), F_SETPIPE_SZ (memory)
     "fcntl": Masked((72, 25), 1, (0, 1, 2, 3, 4, 1030)),
-    # TCGETS, FIONCLEX, FIOCLEX, TIOCGWINSZ: what io.open and isatty ask
-    "ioctl": Masked((16, 29), 1, (0x5401, 0x5450, 0x5451, 0x5413)),
+    # TCGETS, FIONCLEX, FIOCLEX, TIOCGWINSZ: what io.open and isatty ask; FIONBIO: Node's way to say O_NONBLOCK
+    "ioctl": Masked((16, 29), 1, (0x5401, 0x5450, 0x5451, 0x5413, 0x5421)),
     # only its own limits, which are hard already
     "prlimit64": Masked((302, 261), 0, (0,)),
 }

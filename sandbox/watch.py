@@ -16,7 +16,7 @@ def excess(child: Child, zygote: int) -> tuple[str, str] | None:
     if child.jail.programs is not None and usage.memory > limits.memory_mb * 2**20:
         return "memory", f"more than {limits.memory_mb} MiB"
     if child.jail.changes and child.directory is not None:
-        too_much = child.directory.excess(limits.disk_mb * 2**20 - usage.deleted, limits.files)
+        too_much = child.directory.excess(limits.disk_mb * 2**20, limits.files, usage.deleted)
         if too_much:
             return "output_limit", too_much
     return None

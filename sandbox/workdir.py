@@ -38,21 +38,19 @@ class WorkDirectory:
         if uid is not None:
             os.chown(self.path, uid, uid)
 
-    def excess(self, most_bytes: int, most_files: int) -> str | None:
-        """What there is too much of, or None."""
-        files = size = 0
+    def excess(self, most_bytes: int, most_files: int, deleted: int = 0) -> str | None:
+        """What there is too much of, or None; `deleted` are bytes of files that no longer have a name."""
+        files, size = 0, deleted
         try:
             for entry in _walk(self._descriptor, _DEPTH):
                 files, size = files + 1, size + entry.st_blocks * 512
                 if files > most_files:
                     return f"more than {most_files} files"
-                if size > most_bytes:
-                    return f"more than {most_bytes >> 20} MiB of files"
         except PermissionError:
             return "a folder that cannot be looked into"
         except RecursionError:
             return f"folders more than {_DEPTH} deep"
-        return None
+        return f"more than {most_bytes >> 20} MiB of files" if size > most_bytes else None
 
     def make_executable(self, name: str) -> None:
         """Set the mode of a regular file that a confined process made."""

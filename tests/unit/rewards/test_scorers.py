@@ -59,6 +59,16 @@ def test_code_scores_executions_all_or_by_rate_and_a_sandbox_failure_is_missing(
     assert scored("code", "", {"kind": "exact", "answer": "1"}, half) is None
 
 
+def test_each_way_of_failing_has_the_score_that_the_configuration_gives_it():
+    verifier, rewards = {"kind": "code", "tests": []}, {"compile_error": -0.5, "timeout": -0.25, "wrong": 0.1}
+    half = Execution("s", ["passed", "wrong", "timeout", "memory"])
+    assert scored("code", "", verifier, half, rewards=rewards) == -0.25
+    assert scored("code", "", verifier, half, rewards=rewards, mode="rate") == pytest.approx((1 + 0.1 - 0.25) / 4)
+    assert scored("code", "", verifier, Execution("s", ["compile_error"] * 2), rewards=rewards, mode="rate") == -0.5
+    assert scored("code", "", verifier, Execution("s", ["passed"]), rewards=rewards) == 1.0
+    assert scored("code", "", verifier, Execution("s", ["internal", "wrong"]), rewards=rewards) is None
+
+
 @pytest.mark.parametrize(
     ("text", "fine"),
     [
@@ -101,6 +111,8 @@ def test_the_answer_for_reasoning_gym_is_the_tag_or_the_end_of_the_last_line(res
         ([{"name": "exact"}, {"name": "exact"}], "second 'exact'"),
         ([{"name": "exact", "params": {"x": 1}}], "params.x is not known"),
         ([{"name": "code", "params": {"mode": "some"}}], "params.mode is 'some'"),
+        ([{"name": "code", "params": {"rewards": {"internal": 0.0}}}], "params.rewards.internal"),
+        ([{"name": "code", "params": {"rewards": {"wrong": 1.0}}}], "params.rewards.wrong is 1.0"),
         ([{"name": "code", "params": {"mod": "all"}}], "did you mean 'mode'"),
         ([{"name": "format"}], "give at least one of regex, think and ends_with"),
         ([{"name": "format", "params": {"regex": "("}}], "regex is not valid"),
