@@ -59,9 +59,9 @@ def outcome(error: BaseException) -> dict[str, str]:
         return {"outcome": "compile_error", "detail": str(error)[:_MESSAGE_LIMIT]}
     if isinstance(error, MemoryError):
         return {"outcome": "memory"}
-    at = getattr(error, "foreign", None)
-    wrong = isinstance(error, AssertionError) and at is None
-    return {"outcome": "wrong" if wrong else "runtime_error", "detail": _one_line(error) + (f" at {at}" if at else "")}
+    foreign = getattr(error, "foreign", None)
+    wrong = isinstance(error, AssertionError) and foreign is None
+    return {"outcome": "wrong" if wrong else "runtime_error", "detail": (foreign or _one_line(error))[:_MESSAGE_LIMIT]}
 
 
 def _one_line(error: BaseException) -> str:

@@ -89,7 +89,8 @@ class Program:
         if kind is not None:
             with contextlib.suppress(TypeError):  # such as UnicodeDecodeError, which wants five arguments
                 error = kind(message)
-        error.foreign = str(reply.get("at", ""))  # type: ignore[attr-defined]
+        at = reply.get("at")
+        error.foreign = f"{name}: {message}" + (f" at {at}" if at else "")  # type: ignore[attr-defined]
         return error
 
 

@@ -28,7 +28,8 @@ class CodeScorer:
     def __init__(self, config: ScorerConfig, worker: VerifierWorker) -> None:
         params = read_params(config, CodeParams)
         self._mode = params.mode
-        self._scores: dict[str, float] = {"passed": 1.0, **params.rewards}
+        self._scores: dict[str, float] = {"passed": 1.0}
+        self._scores |= {str(verdict): score for verdict, score in params.rewards.items()}
 
     def score(self, sample: Sample) -> float | None:
         if sample.prompt.verifier.get("kind") != "code" or sample.execution is None:
