@@ -124,6 +124,13 @@ def test_a_fully_masked_row_is_not_rejected_and_changes_no_other(mode):
     assert more.rejected_sequences.tolist() == [*plain.rejected_sequences.tolist(), False]
 
 
+def test_a_row_without_tokens_is_not_rejected_even_where_the_bounds_leave_out_one():
+    for mode in ("sequence_mask", "geometric_mask"):
+        correction = weights(mode, mask=torch.zeros(2, 4), low=1.01, high=9.0)
+        assert not correction.rejected_sequences.any(), mode
+        assert not correction.weights.any()
+
+
 def test_products_of_long_responses_have_no_samples_left_where_token_weights_keep_nearly_all():
     # Log-ratios of deviation .05 whose weights average to 1, over 1000 tokens: the product has log-deviation 1.58 and
     # median e^-1.25, and its ESS tends to e^-2.5 = 8 % (from above: few draws miss the tail) against 99.75 %.
