@@ -1,6 +1,9 @@
 """Programs in other languages: right, wrong, broken, greedy, and trying to stay or to get out."""
 
+import os
+import signal
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -227,3 +230,35 @@ def test_the_sum_of_a_user_of_its_own_is_bounded_by_the_kernel(sandbox):
     assert user.has_no_others(sandbox._zygote.uid)
     result = run(sandbox, "bash", "ulimit -u")
     assert result.stdout == "64\n"
+
+
+def test_when_the_zygote_is_killed_what_a_program_had_started_goes_too():
+    with Sandbox(Limits(wall_s=30, processes=40)) as fresh:
+        zygote = fresh._zygote._process.pid
+        seen: list[int] = []
+
+        def kill() -> None:
+            deadline = time.monotonic() + 10
+            while len(seen) < 4 and time.monotonic() < deadline:
+                seen[:] = [pid for shell in children(zygote) for pid in (shell, *children(shell))]
+                time.sleep(0.02)
+            os.kill(zygote, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        result = run(fresh, "bash", "sleep 60 & sleep 60 & sleep 60 & wait")
+        killer.join()
+        assert result.verdicts == ("internal",)
+        assert len(seen) == 4
+        deadline = time.monotonic() + 5
+        while any(map(alive, seen)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not any(map(alive, seen))
+        assert run(fresh, "bash", "echo 3").verdicts == ("passed",)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
