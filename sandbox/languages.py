@@ -30,6 +30,8 @@ class Language:
     """Arguments of the tool that make `./main`; none: the tool runs the source itself."""
     run: tuple[str, ...] = ()
     """Arguments of the tool that run the source."""
+    readable: tuple[str, ...] = ()
+    """Files and folders that the tool reads when it starts."""
     processes: bool = False
     """Its programs have children or threads."""
     all_programs: bool = False
@@ -61,7 +63,7 @@ class Language:
         return Jail(
             directory,
             changes=changes,
-            readable=("/etc/ld.so.cache",),
+            readable=("/etc/ld.so.cache", *self.readable),
             programs=programs + (_SYSTEM if self.all_programs else ()),
             processes=self.processes,
             reserves=self.reserves,
@@ -98,11 +100,21 @@ LANGUAGES: Mapping[str, Language | None] = {
         "node",
         "nodejs",
         run=("--max-old-space-size={memory_mb}", "main.js"),
+        # Debian's node has parts of its library there, and its OpenSSL reads this whatever OPENSSL_CONF says.
+        readable=("/usr/share/nodejs", "/etc/ssl/openssl.cnf"),
         processes=True,
         reserves=True,
         out_of_memory="out of memory",
     ),
 }
+
+
+def missing(name: str) -> str | None:
+    """What to install for programs in that language, or None when it is there."""
+    language = LANGUAGES[name]
+    if language is None or language.path is not None:
+        return None
+    return f"{language.tool} is not here: install {language.package}"
 
 
 def environment(directory: str) -> dict[str, str]:
@@ -124,8 +136,7 @@ def compile_limits(limits: Limits) -> Limits:
 
 def table() -> str:
     """A line for each language: where its tool is, or what to install."""
-    lines = [f"{'python':<12}{sys.executable}"]
-    for name, language in LANGUAGES.items():
-        if language is not None:
-            lines.append(f"{name:<12}{language.path or f'not here: install {language.package}'}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"{name:<12}{missing(name) or (language.path if language else sys.executable)}"
+        for name, language in LANGUAGES.items()
+    )
