@@ -1,4 +1,4 @@
-"""`python -m sandbox`: `serve` is the service, `check` the attack suite, `run` one program, `run-job` one job.
+"""`python -m sandbox`: `serve` is the service, `check` the attack suite, `run` one program; `languages` lists those.
 
 All hold what programs must not see, so all make their memory unreadable to others of the same user.
 """
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from sandbox import languages
 from sandbox.first_process import leave_first_place
 from sandbox.job_table import Bounds
 from sandbox.jobs import JobError, parse_job, result_to_json
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
             return run_program.main(
                 given.program, given.tests, limits, as_json=given.json, allow_degraded=given.allow_degraded
             )
+        elif given.command == "languages":
+            print(languages.table())
         else:
             run_job(given.allow_degraded, given.preload)
     except SandboxUnavailable as error:
@@ -107,6 +110,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default = getattr(settings.most, limit.name)
         name = f"--max-{limit.name.replace('_', '-')}"
         service.add_argument(name, type=type(default), default=default, help="most that a job may ask for")
+    commands.add_parser("languages", help="what programs may be written in here, and what is missing for the rest")
     job = commands.add_parser("run-job", help="one job as JSON on standard input, the result on standard output")
     suite = commands.add_parser("check", help="the attack suite on this machine: what was stopped, by which layer")
     suite.add_argument("--only", metavar="FAMILY", help="one family of attacks")

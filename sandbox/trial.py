@@ -9,7 +9,7 @@ from sandbox import values
 from sandbox.child import Child, answer_limit
 from sandbox.compare import equal_texts
 from sandbox.confine import PLAIN, Jail
-from sandbox.languages import LANGUAGES, compile_limits, environment
+from sandbox.languages import LANGUAGES, compile_limits, environment, missing
 from sandbox.limits import Limits
 from sandbox.outcomes import Outcome, compared, cut, ended, not_loaded, not_started, raised
 from sandbox.process import Zygote
@@ -34,9 +34,9 @@ class Trial:
         """An outcome for each test, `spec.size` of them."""
         if len(self._code.encode("utf-8", "replace")) > self._limits.code_kb * 1024:
             return self._all(Outcome("refused", f"a program of more than {self._limits.code_kb} KiB"))
-        if self._language is not None and self._language.path is None:
-            missing = f"{self._language.tool} is not here: install {self._language.package}"
-            return self._all(Outcome("internal", missing))
+        lacking = missing(self._spec.language)
+        if lacking:
+            return self._all(Outcome("internal", lacking))
         try:
             return self._run()
         finally:
@@ -171,10 +171,10 @@ class Trial:
             if child.cause == _OUTPUT:
                 return [Outcome(_OUTPUT, child.detail)] * len(test.names)
         found = found or {}
-        missing = found.get(None)
-        if missing is None and program.cause is None and checker.cause is None and _succeeded(checker):
-            missing = {"outcome": "wrong", "detail": "did not run"}
-        return [self._said(found.get(name, missing), program, checker) for name in test.names]
+        of_all = found.get(None)
+        if of_all is None and program.cause is None and checker.cause is None and _succeeded(checker):
+            of_all = {"outcome": "wrong", "detail": "did not run"}
+        return [self._said(found.get(name, of_all), program, checker) for name in test.names]
 
     def _across(self, job: dict[str, Any], listen: Callable[[Child], Any]) -> tuple[Child, Child, Any]:
         """Run trusted tests against the program across a pipe; returns both, ended, and what was listened to."""

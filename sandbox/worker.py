@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from sandbox import languages
 from sandbox.jobs import Job, internal_result
 from sandbox.process import SandboxUnavailable
 from sandbox.spec import parse_spec
@@ -53,6 +54,9 @@ class Worker:
     def run(self, run: Run) -> Result:
         """The result; after two faults of our own, or an interrupt, `internal` for every test."""
         spec = parse_spec(run.job.spec)
+        lacking = languages.missing(spec.language)
+        if lacking:  # which another attempt would not change
+            return internal_result(run.job, lacking)
         why = "interrupted"
         for _ in range(_ATTEMPTS):
             try:
@@ -71,7 +75,7 @@ class Worker:
                     break
                 if "internal" not in result.verdicts:
                     return result
-                why = "the sandbox ended before the program did"
+                why = max(result.details, key=len) or "the sandbox ended before the program did"
             finally:
                 with self._lock:
                     self._running = None
