@@ -54,6 +54,7 @@ def _item(sample: Sample, texts: Mapping[int, bytes] | None, room: int) -> dict[
         item["flags"] = sample.reward.flags
     if sample.execution:
         item["verdicts"] = list(sample.execution.verdicts)
+        item["details"] = list(sample.execution.details)
         item["stderr"] = sample.execution.stderr_head[:1000]
     if texts is None:
         item["text"] = rollout.text[: room * 4]

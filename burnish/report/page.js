@@ -203,7 +203,10 @@ function startBrowser(root) {
       detail.append(element("h4", {}, "reward components"), element("table", {}, element("tbody", {}, ...parts.map(([name, value]) =>
         element("tr", {}, element("td", {}, name), element("td", {}, value === null ? "not scored" : String(value)))))));
     }
-    if (item.verdicts) detail.append(element("h4", {}, "tests"), element("p", {}, item.verdicts.join(", ") || "none"));
+    if (item.verdicts) {
+      const lines = item.verdicts.map((verdict, test) => [verdict, (item.details || [])[test]].filter(Boolean).join(": "));
+      detail.append(element("h4", {}, "tests"), element("pre", {}, lines.join("\n") || "none"));
+    }
     if (item.stderr) detail.append(element("h4", {}, "stderr"), element("pre", {}, item.stderr));
     detail.append(element("h4", {}, `sample ${item.id}`));
   }

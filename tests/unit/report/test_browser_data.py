@@ -20,7 +20,7 @@ def sample(length: int = 3) -> Sample:
     return Sample(
         rollout,
         Reward("s", {"exact": 1.0, "math": None}, 1.0, ["truncated"]),
-        Execution("s", ["passed", "timeout"]),
+        Execution("s", ["passed", "timeout"], ["", "no end within 5 s"]),
         Logprob("s", [-0.5] * length, None, [0.1] * length),
     )
 
@@ -46,6 +46,7 @@ def test_an_item_says_what_every_stage_said():
     assert item["shift"] == [50, 50, None]
     assert item["components"] == {"exact": 1.0, "math": None}
     assert item["verdicts"] == ["passed", "timeout"]
+    assert item["details"] == ["", "no end within 5 s"]
     assert (item["reward"], item["policy"], item["finish"], item["length"]) == (1.0, 4, "length", 3)
 
 
