@@ -187,6 +187,22 @@ def test_a_batch_larger_than_the_room_is_taken_in_part():
         assert [job.get("status") for job in body["jobs"]] == [None] * 4 + [429] * 2
 
 
+def test_memory_is_bounded_whatever_is_sent_and_never_fetched():
+    with RunningService("--workers=1", "--memory-mb=4") as small:
+        big = "#" * 200_000
+        statuses = [small.submit(f"{n}", code=f"{big}\n{ENDLESS}", limits={"wall_s": 50.0})[0] for n in range(40)]
+        assert set(statuses) == {202, 429}
+        assert statuses.count(202) < 25
+        # Numbers that are small as text and large as objects are kept as text.
+        nested = {"entry_point": "f", "tests": [{"args": [], "expected": [[]] * 150_000}]}
+        for n in range(8):
+            small.ask("POST", "/v1/jobs", {"job_id": f"n{n}", "code": ENDLESS, "spec": nested})
+        assert small.metric("sandbox_held_bytes") <= 4 * 2**20
+        status = Path(f"/proc/{small.process.pid}/status").read_text()
+        (resident,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")]
+        assert resident < 150_000  # KiB
+
+
 def test_results_and_jobs_nobody_asks_for_are_dropped_after_their_time():
     with RunningService("--workers=1", "--ttl-s=1") as forgetful:
         forgetful.submit("done")
