@@ -45,6 +45,8 @@ def build_filter(
     masked = dict(syscalls.MASKED_ALONE)
     if changes:
         allowed |= syscalls.CHANGING_FILES
+    elif not starts:
+        masked |= syscalls.MASKED_READING
     if starts or processes:
         allowed |= syscalls.STARTING
         masked |= syscalls.MASKED_STARTING

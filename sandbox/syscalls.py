@@ -98,6 +98,12 @@ MASKED_ALONE: dict[str, Masked] = {
     # only its own limits, which are hard already
     "prlimit64": Masked((302, 261), 0, (0,)),
 }
+# Where nothing may be written at all: reading only, not O_CREAT either. Landlock says so too, where there is Landlock.
+_READING, _READING_MASK = (0,), _OPENING_MASK | 0x40
+MASKED_READING: dict[str, Masked] = {
+    "open": Masked((2, None), 1, _READING, _READING_MASK),
+    "openat": Masked((257, 56), 2, _READING, _READING_MASK),
+}
 MASKED_STARTING: dict[str, Masked] = {
     # PR_SET_NAME, PR_GET_NAME
     "prctl": Masked((157, 167), 0, (15, 16)),

@@ -24,7 +24,7 @@ Layer = Literal[
     "comparison in the host",
     "end of the group",
     "interpreter",
-    "kernel",
+    "machine",
 ]
 
 LAYERS: dict[Layer, str] = {
@@ -39,7 +39,7 @@ LAYERS: dict[Layer, str] = {
     "comparison in the host": "what a program says is only compared; expected values and tests are elsewhere",
     "end of the group": "a program's processes end with it",
     "interpreter": "Python itself refuses",
-    "kernel": "this kernel does not offer it",
+    "machine": "what it wants is not on this machine: a newer kernel's call, a device, a disk that can be written to",
 }
 """What each layer is, for people."""
 

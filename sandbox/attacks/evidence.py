@@ -34,9 +34,10 @@ _BY_TEXT: tuple[tuple[str, Layer], ...] = (
     ("SIGSEGV", "interpreter"),
     ("Exceeds the limit", "interpreter"),
     ("too many nested parentheses", "interpreter"),
-    ("Function not implemented", "kernel"),
-    ("Address family not supported", "kernel"),
-    ("No such file or directory", "kernel"),
+    ("Function not implemented", "machine"),
+    ("Address family not supported", "machine"),
+    ("No such file or directory", "machine"),
+    ("Read-only file system", "machine"),
 )
 
 _OWN_FAULTS = ("SyntaxError", "NameError", "ImportError", "IndentationError", "ModuleNotFoundError")
