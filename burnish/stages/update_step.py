@@ -100,16 +100,16 @@ class PolicyTrainer:
         figures |= {"lr": rate, "skipped": float(not active)}
         if not active:
             return figures
-        tally, norms = Tally(), None
+        tally, norms = Tally(), list[float]()
         packs = self._share(mini, active)
         measured = self._smallest_of_both_signs(packs, mini) if measure_signs else None
         for pack in progress(packs, len(packs), self.title, "micro-batches"):
             micro = mini.take(pack.order, self.policy.traits.device)
-            terms = self._terms(pack, micro, factors.take(pack.order, self.policy.traits.device), kl_coef, tally)
+            policy, rest = self._terms(pack, micro, factors.take(pack.order, self.policy.traits.device), kl_coef, tally)
             if pack is measured:
-                norms = self._backward_by_sign(*terms, micro.advantages > 0)
-            else:
-                torch.autograd.backward(terms[0].sum() + terms[1])
+                signs = (micro.advantages > 0, micro.advantages < 0)
+                norms = [self._gradient_norm(policy[sign].sum()) for sign in signs]
+            torch.autograd.backward(policy.sum() + rest)
         tally = tally.over(self.policy.ranks)
         if not math.isfinite(tally.loss):
             raise NotFinite(self.title, "loss", tally.loss)
@@ -205,19 +205,28 @@ class PolicyTrainer:
         ]
         return min(mixed, key=lambda pack: pack.input_ids.numel(), default=None)
 
-    def _backward_by_sign(self, policy: Tensor, rest: Tensor, positive: Tensor) -> tuple[float, float]:
-        """Backward pass in parts, the tokens under `positive` and the others; returns the norms of their gradients."""
+    def _gradient_norm(self, part: Tensor) -> float:
+        """Norm of the gradient of `part` alone; the graph and the gradients that are there stay as they are.
+
+        Each weight's gradient is let go as soon as its norm is known, so no second set of gradients takes memory.
+        """
         parameters = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        norms = []
-        for part, more in ((policy[positive].sum(), True), (policy[~positive].sum(), rest.requires_grad)):
-            gradients = torch.autograd.grad(part, parameters, retain_graph=more, allow_unused=True)
-            norms.append(float(torch.nn.utils.get_total_norm([each for each in gradients if each is not None])))
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        if rest.requires_grad:
-            torch.autograd.backward(rest)
-        return norms[0], norms[1]
+        kept = [parameter.grad for parameter in parameters]
+        norms: list[Tensor] = []
+
+        def measure(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            norms.append(parameter.grad.norm())
+            parameter.grad = None
+
+        hooks = [parameter.register_post_accumulate_grad_hook(measure) for parameter in parameters]
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(part, retain_graph=True)
+        for hook in hooks:
+            hook.remove()
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+        return float(torch.stack(norms).norm())
 
     def _apply(self, rate: float) -> float:
         """Clip the gradient and let the optimizer move the weights; returns the norm before clipping."""
@@ -254,7 +263,7 @@ def _in_rows(flat: Tensor, inside: Tensor) -> Tensor:
     return torch.zeros(inside.shape, dtype=flat.dtype, device=flat.device).masked_scatter(inside, flat)
 
 
-def _sign_figures(norms: tuple[float, float] | None) -> Figures:
+def _sign_figures(norms: Sequence[float]) -> Figures:
     positive, negative = norms or (None, None)
     total = (positive or 0.0) + (negative or 0.0)
     return {

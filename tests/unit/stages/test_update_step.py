@@ -89,10 +89,12 @@ def test_the_parts_of_the_gradient_by_sign_add_up_to_it_and_measuring_changes_no
     batch = lab.batch(**fields)
     figures, gradient = lab.step(batch, **fields)
     measured, measured_gradient = lab.step(batch, measure_signs=True, **fields)
-    assert_same_gradient(measured_gradient, gradient)
+    for name, value in gradient.items():
+        assert torch.equal(measured_gradient[name], value)
     assert figures["grad_norm_positive"] is None
-    for key in ("loss", "grad_norm", "tokens", "clip_fraction"):
-        assert measured[key] == pytest.approx(figures[key], rel=1e-5)
+    assert {key for key in figures if figures[key] != measured[key]} == {
+        "grad_norm_positive", "grad_norm_negative", "negative_gradient_share"
+    }  # fmt: skip
 
     def part(sign):
         """Gradient of the tokens of one sign alone."""
