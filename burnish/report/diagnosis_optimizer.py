@@ -1,13 +1,13 @@
 """Diagnosis of the update: KL, clipping, learning rates, entropy, the critic, and which samples make the gradient."""
 
-from statistics import fmean, median
+from statistics import fmean
 
 from burnish.report.figures import Figures
 from burnish.report.symptom import Rule, Symptom
 
 DETECTOR = "The detector tripped"
-_FAR = 0.3
-"""Nats a token from the reference."""
+# Nats a token from the reference.
+_FAR = 0.5
 _NEAR = 1e-3
 
 
@@ -38,7 +38,9 @@ def kl_too_strong(figures: Figures) -> Symptom | None:
 
 def kl_too_weak(figures: Figures) -> Symptom | None:
     settings, values = figures.config.update.kl, figures.by_round("logprob", "kl_ref")
-    if len(values) < 2 or not settings.coef or values[-1] < 0.5 or values[-1] < 2 * fmean(values[: len(values) // 2]):
+    if len(values) < 2 or not settings.coef or values[-1] < _FAR:
+        return None
+    if values[-1] < 2 * _FAR and values[-1] < 2 * fmean(values[: len(values) // 2]):
         return None
     wanted = max(0.01, 5 * settings.coef)
     return Symptom(
@@ -79,19 +81,23 @@ def clip_too_wide(figures: Figures) -> Symptom | None:
 
 def learning_rate_too_high(figures: Figures) -> Symptom | None:
     change, settings = figures.reward_change, figures.config.update
-    clipped, kl = figures.late_step("clip_fraction") or 0.0, figures.late("logprob", "kl_ref") or 0.0
-    norms = figures.by_step("grad_norm")
-    norm = median(norms) if norms else 0.0
+    if change is None or change.rose:
+        return None
+    # The damage may be done in one round, after which little is clipped.
+    clipped = max(figures.by_round("update", "clip_fraction"), default=0.0)
+    kl, norm = (
+        max(figures.by_round(*where), default=0.0) for where in (("logprob", "kl_ref"), ("update", "grad_norm"))
+    )
     signs = [
-        f"{clipped:.0%} of the tokens clipped" if clipped > 0.2 else "",
-        f"KL {kl:.2g} nats a token" if kl > _FAR else "",
-        f"median gradient norm {norm:.3g}" if norm > 10 * settings.max_grad_norm else "",
+        f"up to {clipped:.0%} of the tokens clipped" if clipped > 0.2 and change.fell else "",
+        f"KL up to {kl:.2g} nats a token" if kl > (_FAR / 2 if change.fell else _FAR) else "",
+        f"gradient norm up to {norm:.3g}" if norm > 10 * settings.max_grad_norm else "",
     ]
     seen = [sign for sign in signs if sign]
-    if change is None or not change.fell or not seen:
+    if not seen:
         return None
     return Symptom(
-        "The steps are too large: the reward falls while the policy moves far.",
+        "The steps are too large: the policy moves far and earns nothing by it.",
         f"{_reward_text(figures)}; {', '.join(seen)}",
         f"update.learning_rate={settings.learning_rate / 3:.1g}, update.warmup_steps=10",
     )

@@ -25,7 +25,13 @@ def missing_rewards(figures: Figures) -> Symptom | None:
 
 def sparse_reward(figures: Figures) -> Symptom | None:
     none_solved, solved = figures.late("reward", "groups/none_solved"), figures.solved
-    if none_solved is None or solved is None or none_solved < 0.5:
+    # Success that was there and went has another cause.
+    if (
+        none_solved is None
+        or solved is None
+        or none_solved < 0.5
+        or max(figures.by_round("reward", "solved/mean")) > 0.25
+    ):
         return None
     size = figures.config.rollout.samples_per_prompt
     change = "sft.enabled=true with more tasks.0.sft_size, easier tasks, or a second scorer that pays partial success"
@@ -44,7 +50,7 @@ def sparse_reward(figures: Figures) -> Symptom | None:
 
 def everything_solved(figures: Figures) -> Symptom | None:
     all_solved = figures.late("reward", "groups/all_solved")
-    if all_solved is None or all_solved < 0.7:
+    if all_solved is None or all_solved < 0.5:
         return None
     return Symptom(
         "The training prompts are solved: groups in which every answer is right teach nothing.",
@@ -54,8 +60,11 @@ def everything_solved(figures: Figures) -> Symptom | None:
 
 
 def dead_groups(figures: Figures) -> Symptom | None:
-    silent = figures.late("update", "zero_variance_share")
-    if silent is None or silent < 0.6 or sparse_reward(figures) or everything_solved(figures):
+    silent, change = figures.late("update", "zero_variance_share"), figures.reward_change
+    # Groups that a falling reward leaves without a success are a consequence.
+    if silent is None or silent < 0.6 or (change and change.fell):
+        return None
+    if sparse_reward(figures) or everything_solved(figures):
         return None
     size = figures.config.rollout.samples_per_prompt
     return Symptom(

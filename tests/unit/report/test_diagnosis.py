@@ -102,7 +102,15 @@ FAULTS = {
         "reward.verifier_timeout_s=8",
     ),
     "Sparse reward": (
-        {"reward": {"reward/mean": 0.03, "solved/mean": 0.03, "groups/none_solved": 0.8, "groups/some_solved": 0.2}},
+        {
+            "reward": {
+                "reward/mean": 0.03,
+                "solved/mean": 0.03,
+                "groups/all_solved": 0.0,
+                "groups/none_solved": 0.8,
+                "groups/some_solved": 0.2,
+            }
+        },
         "80% of the groups of 8",
         "rollout.samples_per_prompt=23",
     ),
@@ -112,7 +120,12 @@ FAULTS = {
         "rollout.samples_per_prompt=16",
     ),
     "Everything solved": (
-        {"reward": {"groups/all_solved": [0.1, 0.3, 0.5, 0.7, 0.9, 0.9], "solved/mean": 0.97}},
+        {
+            "reward": {
+                "groups/all_solved": [0.1, 0.3, 0.5, 0.7, 0.9, 0.9],
+                "solved/mean": [0.2, 0.4, 0.6, 0.8, 0.9, 0.9],
+            }
+        },
         "90% of the late groups",
         "update.filters.zero_variance=true",
     ),
@@ -172,7 +185,7 @@ FAULTS = {
             "logprob": {"kl_ref": [0.0, 0.2, 0.3, 0.35, 0.4, 0.4]},
             "config": {"update": {"learning_rate": 3e-4}},
         },
-        "reward 0.6 -> 0.05; KL 0.4",
+        "reward 0.6 -> 0.05; KL up to 0.4",
         "update.learning_rate=0.0001",
     ),
     "Learning rate too low": (
@@ -248,6 +261,13 @@ FAULTS = {
         "lower max_staleness",
     ),
 }
+
+
+def test_success_that_went_away_is_not_called_sparse():
+    faults = {"reward": FALLING | {"groups/none_solved": [0.1, 0.2, 0.4, 0.6, 0.8, 0.9]}}
+    found = diagnose(view_of(**faults, update={"clip_fraction": [0.4, 0.1, 0.0, 0.0, 0.0, 0.0]}))
+    assert [diagnosis.rule for diagnosis in found] == ["Learning rate too high"]
+    assert "up to 40% of the tokens clipped" in found[0].symptom.evidence
 
 
 def test_a_healthy_run_has_no_finding():
