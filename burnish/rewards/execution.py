@@ -19,7 +19,7 @@ from burnish.contracts.errors import ContractError
 from burnish.contracts.records import Execution, Prompt, Rollout, Verdict
 from burnish.rewards.backends import open_backend
 from burnish.rewards.backends.backend import Backend
-from burnish.rewards.extraction import extract_code
+from burnish.rewards.extraction import extract_code, extract_program
 from sandbox.jobs import Job
 from sandbox.limits import Limits
 from sandbox.spec import SpecError, parse_spec
@@ -107,7 +107,10 @@ def _jobs(
             spec = parse_spec(prompt.verifier)
         except SpecError as error:
             raise ContractError(f"prompt {prompt.prompt_id}: verifier: {error}") from None
-        code = extract_code(rollout.text, spec.entry_point, spec.context)
+        if spec.language == "python":
+            code = extract_code(rollout.text, spec.entry_point, spec.context)
+        else:
+            code = extract_program(rollout.text, spec.language)
         job = Job("", code, prompt.verifier, owner, limits)
         # The same sample with the same content is the same job, in whichever attempt of the stage.
         digest = hashlib.sha256(rollout.sample_id.encode() + b"\0" + job.to_json()).hexdigest()

@@ -6,7 +6,8 @@ By lines only: parsing foreign code is left to the sandbox.
 import re
 import textwrap
 
-_FENCE = re.compile(r"```[^\n`]*(?=\n)(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```(?P<tag>[^\n`]*)(?=\n)(?P<body>.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_TAGS = {"bash": ("sh", "shell"), "cpp": ("c++", "cc"), "javascript": ("js", "node")}
 _CODE_LINE = re.compile(r"(def |async def |class |import |from \w[\w.]* import |@)")
 # A line at the margin that belongs to a program; anything else there is the model talking.
 _MARGIN_LINE = re.compile(
@@ -22,7 +23,7 @@ def extract_code(response: str, entry_point: str | None = None, context: str = "
     cut off by the length limit counts. Without the definition, the code continues `context`.
     """
     defines = re.compile(rf"^(async )?def {re.escape(entry_point)}\b", re.MULTILINE) if entry_point else None
-    blocks = [match.group(1).removeprefix("\n") for match in _FENCE.finditer(response)]
+    blocks = [match["body"].removeprefix("\n") for match in _FENCE.finditer(response)]
     if blocks:
         code = next((block for block in blocks if defines and defines.search(block)), blocks[0])
     elif defines is None or defines.search(response):
@@ -32,6 +33,15 @@ def extract_code(response: str, entry_point: str | None = None, context: str = "
     if context and (defines is None or not defines.search(code)):
         return context + _indented(code)
     return f"{context}\n{code}" if context else code
+
+
+def extract_program(response: str, language: str) -> str:
+    """The program in another language than Python: its own fenced block, else the first, else the whole response."""
+    blocks = [(match["tag"].strip().lower(), match["body"].removeprefix("\n")) for match in _FENCE.finditer(response)]
+    if not blocks:
+        return response
+    tags = {language, *_TAGS.get(language, ())}
+    return next((body for tag, body in blocks if tag in tags), blocks[0][1])
 
 
 def _program_lines(text: str, opening: re.Pattern[str]) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from burnish.rewards.extraction import extract_code
+from burnish.rewards.extraction import extract_code, extract_program
 
 BODY = "def f(x):\n    return x"
 
@@ -61,3 +61,17 @@ def test_nonsense_gives_some_text_and_never_fails(response):
     assert isinstance(extract_code(response, "f"), str)
     assert isinstance(extract_code(response, "f", CONTEXT), str)
     assert isinstance(extract_code(response), str)
+
+
+@pytest.mark.parametrize(
+    ("response", "language", "program"),
+    [
+        ("Run `make`:\n```sh\nmake\n```\n```c++\nint main() {}\n```\n", "cpp", "int main() {}"),
+        ("```sh\nmake\n```\n```C\nint main() {}", "c", "int main() {}"),
+        ("```\necho 3\n```", "bash", "echo 3"),
+        ("```text\nlet x\n```", "javascript", "let x"),
+        ("#include <stdio.h>\nint main() {}", "c", "#include <stdio.h>\nint main() {}"),
+    ],
+)
+def test_a_program_in_another_language_is_its_own_block_or_all_there_is(response, language, program):
+    assert extract_program(response, language) == program
