@@ -11,10 +11,8 @@ import json
 import logging
 import os
 import signal
-import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -84,28 +82,33 @@ def count_processes(runtime: RuntimeConfig) -> int:
 
 def _launch(context: StageContext, world: int) -> None:
     """Run `world` ranks of the job in the work folder, all to their end or none further than the first failure."""
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # Its failures are told in one line, below.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     launch = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=world,
         run_id=context.run_id,
-        # Unlike torchrun's default it unpickles nothing that comes over the network.
-        rdzv_backend="static",
-        rdzv_endpoint=f"127.0.0.1:{port}",
-        rdzv_configs={"rank": 0},
+        # torchrun would listen on every interface of the machine, and unpickle what it is sent.
+        rdzv_backend="c10d",
+        rdzv_endpoint=str(context.workdir / "launcher"),
+        rdzv_configs={"store_type": "file"},
         local_addr="127.0.0.1",
         max_restarts=0,
+        logs_specs=DefaultLogsSpecs(str(context.workdir / "launcher-logs")),
     )
     threads = context.config.runtime.threads or max(1, len(os.sched_getaffinity(0)) // world)
-    # Ranks inherit the environment. They talk to each other on this machine alone.
-    inherited = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    # Ranks inherit the environment; they and their launcher meet in files and talk on this machine alone.
+    inherited = {
+        "OMP_NUM_THREADS": str(threads),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
     with _environment(inherited), _signal_handlers_kept():
         try:
             elastic_launch(launch, sys.executable)("-m", "burnish.stages.ranks", str(context.workdir))
@@ -134,14 +137,18 @@ def _failure(context: StageContext, failures: dict[int, Any]) -> BurnishError:
     return StageError(f"{context.title}: ranks ended before they were done, with exit codes {{{codes}}}")
 
 
-def _train_as_rank(context: StageContext, train: Train) -> tuple[StageResult, Ranks]:
-    """Train as the rank that torchrun's variables say this process is."""
+def _train_as_rank(context: StageContext, train: Train, meet_at: str | None = None) -> tuple[StageResult, Ranks]:
+    """Train as the rank that torchrun's variables say this process is.
+
+    meet_at: where the ranks find each other, a `file://` address on one machine; None: where those variables say.
+    """
     ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     on_gpu = choose_device(context.config.runtime).type == "cuda"
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     # Figures are exchanged from the CPU in either case.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=_PATIENCE)
+    backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, meet_at, _PATIENCE, rank=ranks.rank, world_size=ranks.world)
     try:
         # Rank 0 speaks for all.
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere if ranks.rank else sys.stdout):
@@ -169,17 +176,22 @@ def _rank_main(workdir: Path) -> None:
     )
     try:
         train: Train = importlib.import_module(f"burnish.stages.{stage.name}").train
-        result, ranks = _train_as_rank(context, train)
+        result, ranks = _train_as_rank(context, train, f"file://{workdir / 'ranks'}")
     except Exception as error:
-        kind = type(error).__name__ if isinstance(error, BurnishError) else None
-        line = str(error) if kind else f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        if not kind:
-            traceback.print_exc()
-        report = {"rank": int(os.environ["RANK"]), "kind": kind, "message": line, "time": time.time()}
-        (workdir / f"error-{report['rank']}.json").write_text(json.dumps(report), "utf-8")
-        sys.exit(error.exit_code if isinstance(error, BurnishError) else 1)
+        _report(workdir, int(os.environ["RANK"]), error)
+        if not isinstance(error, BurnishError):
+            raise
+        sys.exit(error.exit_code)
     if ranks.rank == 0:
         (workdir / _RESULT_FILE).write_text(json.dumps(dataclasses.asdict(result)), "utf-8")
+
+
+def _report(workdir: Path, rank: int, error: Exception) -> None:
+    """Leave `error` for the stage's process; an error people are meant to read arrives there as it is here."""
+    known = [kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind]
+    message = str(error) if known else f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+    report = {"rank": rank, "kind": known[0] if known else None, "message": message, "time": time.time()}
+    (workdir / f"error-{rank}.json").write_text(json.dumps(report), "utf-8")
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,41 @@ def test_a_killed_rank_ends_all_and_nothing_is_written(tmp_path):
         cold_start(tmp_path, 2)
     assert not children()
     assert not list((tmp_path / "work").glob("*/out/policy/*"))
+
+
+class Odd(StageError):
+    """A stage's own kind of error, made of something else than a line."""
+
+    def __init__(self, value):
+        super().__init__(f"the loss is {value}")
+
+
+def told(workdir, errors, exit_codes):
+    context = types.SimpleNamespace(workdir=workdir, title="round 1 - update")
+    for rank, error in errors:
+        ranks._report(workdir, rank, error)
+    failures = {rank: types.SimpleNamespace(exitcode=code) for rank, code in exit_codes.items()}
+    return ranks._failure(context, failures)
+
+
+def test_what_a_rank_explained_is_told_before_what_followed_from_it(tmp_path):
+    found = told(tmp_path, [(0, RuntimeError("connection closed by peer")), (1, Odd(3.5))], {0: 1, 1: 5})
+    assert type(found) is StageError
+    assert str(found) == "the loss is 3.5"
+
+
+def test_a_killed_rank_is_told_before_the_others_complaints(tmp_path):
+    found = told(tmp_path, [(0, RuntimeError("connection\nclosed"))], {0: 1, 1: -9, 2: -15})
+    assert str(found).startswith("round 1 - update: rank 1 was killed by SIGKILL")
+
+
+def test_an_unexpected_error_is_one_line_with_its_rank(tmp_path):
+    found = told(tmp_path, [(1, ValueError("two\nlines"))], {0: -15, 1: 1})
+    assert str(found) == "round 1 - update: rank 1 failed: ValueError: two lines"
+
+
+def test_ranks_that_end_without_a_word_are_told_by_their_exit_codes(tmp_path):
+    assert str(told(tmp_path, [], {1: 3})).endswith("ranks ended before they were done, with exit codes {1: 3}")
 
 
 def children():
