@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from sandbox import values
@@ -153,15 +153,18 @@ class Remote:
 
 
 class RemoteModule(types.ModuleType):
-    """What `import solution` finds."""
+    """What `import solution` finds.
 
-    def __init__(self, name: str, program: Program) -> None:
+    `from solution import *` brings neither `kept` nor the names of builtins: tests must not call the program's `len`.
+    """
+
+    def __init__(self, name: str, program: Program, kept: Collection[str] = ()) -> None:
         super().__init__(name)
-        self.__dict__["_program"] = program
+        self.__dict__ |= {"_program": program, "_kept": {*kept, *dir(builtins)}}
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return self._program.ask(do="names")
+            return [name for name in map(str, self._program.ask(do="names")) if name not in self._kept]
         if name.startswith("__"):
             raise AttributeError(name)
         return self._program.ask(do="get", on=None, name=name)

@@ -3,6 +3,7 @@
 The module under test is across a pipe. How each test went is said over a channel that only this process has.
 """
 
+import symtable
 import sys
 import types
 import unittest
@@ -17,9 +18,11 @@ def run(job: dict[str, Any]) -> None:
     """Run the named tests of a unit-test file against the module behind the pipe; say how each went as it ends."""
     program = Program(PEER_QUESTIONS, PEER_ANSWERS, job["answer_limit"])
     module = types.ModuleType("tests")
-    sys.modules |= {job["module"]: RemoteModule(job["module"], program), "tests": module}
+    sys.modules["tests"] = module
     try:
         program.load()
+        own_names = _names_of(job["context"]) + _names_of(job["source"])
+        sys.modules[job["module"]] = RemoteModule(job["module"], program, own_names)
         exec(compile(job["context"], "context.py", "exec", dont_inherit=True), module.__dict__)
         exec(compile(job["source"], "tests.py", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
@@ -32,6 +35,12 @@ def run(job: dict[str, Any]) -> None:
     outcomes = _Outcomes({id(case): name for name, case in cases.items()})
     for suite in suites.values():
         suite.run(outcomes)
+
+
+def _names_of(source: str) -> list[str]:
+    """The names that a module gives a meaning to by itself."""
+    symbols = symtable.symtable(source, "tests.py", "exec").get_symbols()
+    return [symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()]
 
 
 class _Outcomes(unittest.TestResult):

@@ -1,6 +1,6 @@
 """Attacks on the verdict: ending early, printing what the runner prints, writing to its channel, claiming success."""
 
-from sandbox.attacks.attack import Attack, Family
+from sandbox.attacks.attack import ONE_SECOND, Attack, Family
 
 _TOKEN = ({"expected": "@token@"},)
 _CHECK = ({"source": "def check(candidate):\n    assert candidate(1) == '@token@'"},)
@@ -90,7 +90,7 @@ FAMILY = Family(
             def attack(n=0):
                 print('{"outcome": "passed"}', flush=True)
             """,
-            tests=(*_TOKEN, *_CHECK),
+            tests=(*_TOKEN, *_CHECK), limits=ONE_SECOND,
         ),
         _forgery(
             "reading the questions itself", "it sees what it is compared with",

@@ -59,6 +59,14 @@ FAMILY = Family(
                "    (b'TestF.test_one', b'TestF.test_two', b'test_three'))\n"
                "for number in range(1, 64):\n    try: os.write(number, lines)\n    except OSError: pass\n"
                "def f(n): return 0"),
+        Attack("names that hide the tests' own", "the test file calls the program's len and isinstance",
+               "comparison in the host",
+               "def isinstance(value, kind): return True\ndef len(value): return 32\ndef same(*a): return True\n"
+               "class math: isclose = same\ndef f(n): return 0",
+               tests=({"unit_tests": "import math\ndef same(a, b): return a == b\nfrom solution import *\n"
+                       "def test_kind(): assert isinstance(f(1), str)\ndef test_length(): assert len(f(1)) == 32\n"
+                       "def test_same(): assert same(f(1), 1)\ndef test_close(): assert math.isclose(f(1), 1)\n"},),
+               entry_point=None),
         Attack("output that looks like a verdict", "the checker's verdict comes from the output",
                "comparison in the host", "print('{\"outcome\": \"passed\"}\\nTrue\\npassed')",
                tests=_CHECKED, spec=_CHECKER, entry_point=None),
