@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from sandbox import languages
+from sandbox.enclosure import ENCLOSURES
 from sandbox.first_process import leave_first_place
 from sandbox.job_table import Bounds
 from sandbox.jobs import JobError, parse_job, result_to_json
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
         elif given.command == "languages":
             print(languages.table())
         else:
-            run_job(given.allow_degraded, given.preload)
+            run_job(given.allow_degraded, given.preload, given.enclosure)
     except SandboxUnavailable as error:
         print(f"error: {error}; --allow-degraded goes on without", file=sys.stderr)
         return 3
@@ -60,10 +61,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
     return 0
 
 
-def run_job(allow_degraded: bool, preload: Sequence[str]) -> None:
+def run_job(allow_degraded: bool, preload: Sequence[str], enclosure: str) -> None:
     """One job as JSON on standard input, its result as JSON on standard output. Raises JobError."""
     job = parse_job(json.load(sys.stdin.buffer), job_id="job")
-    with Worker(allow_degraded, preload) as worker:
+    with Worker(allow_degraded, preload, enclosure) as worker:
         worker.open()
         print(json.dumps(result_to_json(worker.run(Run(job)))), flush=True)
 
@@ -77,6 +78,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         drain_s=given.drain_s,
         allow_degraded=given.allow_degraded,
         preload=tuple(given.preload),
+        enclosure=given.enclosure,
         token=_token(given.token_file),
     )
 
@@ -124,6 +126,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         program.add_argument(name, type=type(limit.default), default=limit.default, help="limit of this run")
     for command in (service, job):
         command.add_argument("--preload", action="append", default=[], metavar="MODULE", help="such as numpy")
+        command.add_argument("--enclosure", choices=ENCLOSURES, default="none", help="a second jail around all")
     for command in (suite, program):
         command.add_argument("--json", action="store_true", help="for other programs to read")
     for command in (service, job, suite, program):

@@ -10,18 +10,17 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from sandbox.child import Child, Exit, answer_limit
 from sandbox.confine import PLAIN, Jail
+from sandbox.launch import SandboxUnavailable, launch
 from sandbox.limits import Limits
-from sandbox.preload import ONE_THREAD, folders_of
 from sandbox.watch import excess
 from sandbox.workdir import WorkDirectory
 from sandbox.zygote import MAX_MESSAGE
@@ -31,36 +30,21 @@ __all__ = ["Child", "SandboxUnavailable", "Zygote", "answer_limit"]
 _START_SECONDS = 30.0
 # Between two looks at a watched program, and how many times longer than a look itself the pause is at least.
 _PAUSE_SECONDS, _PAUSE_RATIO = 0.02, 10
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _KILLED = Exit(-signal.SIGKILL)
-
-
-class SandboxUnavailable(RuntimeError):
-    """This machine cannot confine programs, or the zygote could not be started; the message says why."""
 
 
 class Zygote:
     """The clean interpreter and the loop around its programs. Raises SandboxUnavailable."""
 
-    def __init__(self, allow_degraded: bool = False, interrupt: int | None = None, preload: Sequence[str] = ()) -> None:
-        try:
-            folders = folders_of(preload)
-        except ModuleNotFoundError as error:
-            raise SandboxUnavailable(str(error)) from None
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(__file__).resolve().parent.parent)
-        start = f"import sys; sys.path.insert(0, {root!r}); from sandbox.zygote import main; "
-        start += f"sys.path.remove({root!r}); main({theirs.fileno()}, {list(preload)!r}, {folders!r})"
-        # -E is left out for PYTHONHASHSEED alone: the same program must do the same thing every time.
-        self._process = subprocess.Popen(
-            [sys.executable, "-s", "-S", "-P", "-B", "-c", start],
-            env={"PYTHONHASHSEED": "0"} | (ONE_THREAD if preload else {}),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
+    def __init__(
+        self,
+        allow_degraded: bool = False,
+        interrupt: int | None = None,
+        preload: Sequence[str] = (),
+        enclosure: str = "none",
+    ) -> None:
+        self._process, ours, uid = launch(preload, enclosure)
         self._control = ours
         self._children: dict[int, Child] = {}
         self._jobs = 0
@@ -68,7 +52,12 @@ class Zygote:
         self._selector = selectors.DefaultSelector()
         ours.settimeout(_START_SECONDS)
         try:
-            hello = json.loads(ours.recv(MAX_MESSAGE))
+            # Its process id comes along, as seen from here.
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            line, credentials, _, _ = ours.recvmsg(MAX_MESSAGE, socket.CMSG_SPACE(_CREDENTIALS.size))
+            hello = json.loads(line)
+            self._pid: int = _CREDENTIALS.unpack(credentials[0][2])[0]
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         except (OSError, ValueError):
             self.close()
             raise SandboxUnavailable("the sandbox's zygote did not start") from None
@@ -76,7 +65,8 @@ class Zygote:
         self._selector.register(ours, selectors.EVENT_READ, self._on_control)
         if interrupt is not None:  # while it is readable, whatever runs is ended
             self._selector.register(interrupt, selectors.EVENT_READ, lambda: self._kill_all("internal"))
-        self.uid: int | None = hello["uid"]
+        self._enclosed = enclosure != "none"
+        self.uid: int | None = uid if self._enclosed else hello["uid"]
         """The user that programs run as; None: ours."""
         self.missing: list[str] = hello["missing"] + [f"a way to stop: {door}" for door in hello["escapes"]]
         if self.missing and not allow_degraded:
@@ -151,7 +141,7 @@ class Zygote:
         self.run(lambda: child.over, deadline)
         if child.jail.changes and child.cause is None:
             # What it did since the last look counts too.
-            child.cause, child.detail = excess(child, self._process.pid) or (None, "")
+            child.cause, child.detail = excess(child, self._pid) or (None, "")
 
     def run(self, until: Callable[[], bool], deadline: float) -> None:
         """Serve all children until `until` holds; past the deadline (time.monotonic) they are killed."""
@@ -201,7 +191,7 @@ class Zygote:
         now = time.monotonic()
         if now >= self._next_look:
             for child in watched:
-                found = excess(child, self._process.pid)
+                found = excess(child, self._pid)
                 if found:
                     self.kill(child, *found)
             done = time.monotonic()
@@ -223,7 +213,8 @@ class Zygote:
         if child is None:
             return
         if "group" in message:
-            child.group = message["group"]
+            # In an enclosure it is a number of another world, and all in it ends with the enclosure.
+            child.group = None if self._enclosed else message["group"]
         else:
             self._over(child, Exit(**message["exit"]))
 

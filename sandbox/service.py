@@ -44,6 +44,8 @@ class Settings:
     allow_degraded: bool = False
     preload: tuple[str, ...] = ()
     """Modules from outside Python's library that programs find imported."""
+    enclosure: str = "none"
+    """A second jail around each worker's programs: bubblewrap, nsjail or none."""
     token: str | None = None
     """What a client must present; None: nothing."""
 
@@ -61,7 +63,9 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self._loop = asyncio.get_running_loop()
-        self.pool = WorkerPool(settings.workers, self._hand_back, settings.allow_degraded, settings.preload)
+        self.pool = WorkerPool(
+            settings.workers, self._hand_back, settings.allow_degraded, settings.preload, settings.enclosure
+        )
         self._runs: dict[Run, Entry] = {}
         self._idle = asyncio.Event()
         self._janitor = self._loop.create_task(self._expire_forever())

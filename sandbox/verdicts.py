@@ -38,9 +38,9 @@ class Result:
 class Sandbox:
     """Runs programs one after the other. One per thread; close it, or use it as a context manager.
 
-    `preload` names modules from outside Python's library, such as numpy, that programs find imported. Raises
-    SandboxUnavailable on a machine without Landlock or seccomp, unless `allow_degraded`, and where a module of
-    `preload` is not installed.
+    `preload` names modules from outside Python's library, such as numpy, that programs find imported; `enclosure` is
+    a second jail around all of it: bubblewrap, nsjail or none. Raises SandboxUnavailable on a machine without Landlock
+    or seccomp, unless `allow_degraded`, and where a module or the enclosure's program is not installed.
     """
 
     def __init__(
@@ -49,12 +49,13 @@ class Sandbox:
         *,
         allow_degraded: bool = False,
         preload: Sequence[str] = (),
+        enclosure: str = "none",
     ) -> None:
         self.limits = limits
-        self._allow_degraded, self._preload = allow_degraded, tuple(preload)
+        self._allow_degraded, self._preload, self._enclosure = allow_degraded, tuple(preload), enclosure
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            self._zygote = Zygote(allow_degraded, self._interrupt, self._preload)
+            self._zygote = self._fresh_zygote()
         except SandboxUnavailable:
             os.close(self._interrupt)
             raise
@@ -84,7 +85,7 @@ class Sandbox:
         """Run `code` against every test of `spec`; the limits hold for all of them together."""
         if not self._zygote.alive:
             self._zygote.close()
-            self._zygote = Zygote(self._allow_degraded, self._interrupt, self._preload)
+            self._zygote = self._fresh_zygote()
         started = time.monotonic()
         trial = Trial(self._zygote, self.limits, code, spec)
         outcomes = trial.run()
@@ -96,6 +97,9 @@ class Sandbox:
             seconds=time.monotonic() - started,
             degraded=bool(self._zygote.missing),
         )
+
+    def _fresh_zygote(self) -> Zygote:
+        return Zygote(self._allow_degraded, self._interrupt, self._preload, self._enclosure)
 
 
 def run_tests(code: str, spec: Spec, limits: Limits = Limits(), *, allow_degraded: bool = False) -> Result:  # noqa: B008

@@ -28,8 +28,8 @@ class Run:
 class Worker:
     """Runs jobs one after the other, in a sandbox that is opened for the first of them, if not before."""
 
-    def __init__(self, allow_degraded: bool = False, preload: Sequence[str] = ()) -> None:
-        self._allow_degraded, self._preload = allow_degraded, preload
+    def __init__(self, allow_degraded: bool = False, preload: Sequence[str] = (), enclosure: str = "none") -> None:
+        self._allow_degraded, self._preload, self._enclosure = allow_degraded, preload, enclosure
         self._sandbox: Sandbox | None = None
         self._running: Run | None = None
         self._stopped = False
@@ -46,7 +46,7 @@ class Worker:
     def open(self) -> Sandbox:
         """Open the sandbox. Raises SandboxUnavailable on a machine that cannot confine programs."""
         if self._sandbox is None:
-            sandbox = Sandbox(allow_degraded=self._allow_degraded, preload=self._preload)
+            sandbox = Sandbox(allow_degraded=self._allow_degraded, preload=self._preload, enclosure=self._enclosure)
             with self._lock:
                 self._sandbox = sandbox
         return self._sandbox

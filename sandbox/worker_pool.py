@@ -25,8 +25,9 @@ class WorkerPool:
         done: Callable[[Run, Result | Exception], None],
         allow_degraded: bool = False,
         preload: Sequence[str] = (),
+        enclosure: str = "none",
     ) -> None:
-        self._workers = [Worker(allow_degraded, preload) for _ in range(size)]
+        self._workers = [Worker(allow_degraded, preload, enclosure) for _ in range(size)]
         self._workers[0].open()
         self._done = done
         self._inbox: SimpleQueue[Run | None] = SimpleQueue()

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from sandbox import user
+from sandbox.process import SandboxUnavailable
+from sandbox.verdicts import Sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = f"""
@@ -24,7 +28,7 @@ from sandbox.verdicts import Sandbox
 def spec(**more):
     return parse_spec({{"tests": [{{"stdin": "1 2", "stdout": "3"}}], **more}})
 
-with Sandbox(Limits(wall_s=10, processes=40)) as sandbox:
+with Sandbox(Limits(wall_s=10, processes=40), enclosure=sys.argv[1]) as sandbox:
     print("own user:", sandbox._zygote.uid not in (None, 65534))
     print("python:", *sandbox.run_tests("print(3)", spec()).verdicts)
     print("files:", *sandbox.run_tests("open('x', 'w').write('3'); print(open('x').read())", spec(files={{}})).verdicts)
@@ -32,7 +36,7 @@ with Sandbox(Limits(wall_s=10, processes=40)) as sandbox:
     c = '#include <stdio.h>\\nint main(void) {{ puts("3"); }}'
     print("c:", *sandbox.run_tests(c, spec(language="c")).verdicts)
     bomb = sandbox.run_tests("f() {{ f | f & }}; f; sleep 3; echo 4", spec(language="bash"))
-    print("bomb:", bomb.verdicts[0] in ("runtime_error", "wrong"), children(sandbox._zygote._process.pid))
+    print("bomb:", bomb.verdicts[0] in ("runtime_error", "wrong"), children(sandbox._zygote._pid))
     chmod = "import os\\nos.mkdir('d', 0)\\nos.chmod('/proc/self', 0o777)"
     print("odd modes:", *sandbox.run_tests(chmod, spec(files={{}})).verdicts)
     kill = f"kill -9 {{os.getpid()}} && echo 3"
@@ -41,6 +45,10 @@ with Sandbox(Limits(wall_s=10, processes=40)) as sandbox:
 """
 
 
+WORKS = {
+    "bwrap": ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"],
+    "nsjail": ["nsjail", "-Mo", "--quiet", "--chroot", "/", "--", "/bin/true"],
+}
 USER: dict[str, Any] = {"user": 12_345, "group": 12_345, "extra_groups": []}
 
 
@@ -57,13 +65,13 @@ def python() -> str:
     pytest.skip("no Python that other users can run")
 
 
-def said(python: str, place: Path, **user: Any) -> dict[str, str]:
+def said(python: str, place: Path, enclosure: str = "none", **user: Any) -> dict[str, str]:
     place.chmod(0o777)
     for parent in list(place.parents)[:2]:
         parent.chmod(0o755)
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(place)}
     done = subprocess.run(
-        [python, "-c", SCRIPT], capture_output=True, text=True, env=environment, timeout=120, cwd="/", **user
+        [python, "-c", SCRIPT, enclosure], capture_output=True, text=True, env=environment, timeout=120, cwd="/", **user
     )
     assert done.returncode == 0, done.stderr
     return dict(line.split(": ") for line in done.stdout.splitlines())
@@ -82,3 +90,17 @@ def test_root_runs_programs_as_a_user_of_their_own(tmp_path, python):
 def test_a_user_without_capabilities_is_as_safe(tmp_path, python):
     # Who cannot look into a folder cannot say how much is in it.
     assert said(python, tmp_path, **USER) == expected(**{"own user": "False", "odd modes": "output_limit"})
+
+
+@pytest.mark.parametrize(("enclosure", "tool"), [("bubblewrap", "bwrap"), ("nsjail", "nsjail")])
+def test_in_a_second_jail_all_is_as_it_was(tmp_path, python, enclosure, tool):
+    if shutil.which(tool) is None or subprocess.run(WORKS[tool], capture_output=True, **USER).returncode:
+        pytest.skip(f"{tool} is not here, or may not make namespaces")
+    assert said(python, tmp_path, enclosure) == expected(**{"own user": "True", "odd modes": "wrong"})
+
+
+def test_an_enclosure_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(user, "choose", lambda: 12_345)
+    with pytest.raises(SandboxUnavailable, match="enclosure nsjail: nsjail is not here: install nsjail"):
+        Sandbox(enclosure="nsjail")
