@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from sandbox.attacks import FAMILIES
 from sandbox.attacks.attack import DEFAULT_LIMITS, Attack, Family, Layer
@@ -25,11 +25,18 @@ Outcome = Literal["stopped", "SUCCEEDED", "unclear", "untried"]
 
 # Where these fail, that an attack fails says nothing.
 _HONEST = {
-    "python": "print(20 + 1)",
+    "python": "def f(n): return n + 1\nif __name__ == '__main__': print(f(20))",
     "bash": "(echo $((20 + 1)))",
     "c": '#include <stdio.h>\nint main(void) { printf("%d", 20 + 1); return 0; }',
     "javascript": "setTimeout(() => console.log(20 + 1), 1)",
 }
+_TESTS: list[dict[str, Any]] = [{"stdin": "", "stdout": "21"}]
+_PYTHON_TESTS = [
+    *_TESTS,
+    {"args": [20], "expected": 21},
+    {"source": "assert f(20) == 21"},
+    {"unit_tests": "from solution import *\ndef test_f(): assert f(20) == 21"},
+]
 _GRACE_S = 5.0
 
 
@@ -78,7 +85,8 @@ class Range:
             return finding("untried", missing)
         sandbox = self._sandbox(attack.limits)
         if attack.language not in self._languages:
-            self._languages[attack.language] = _honest(self._sandbox(DEFAULT_LIMITS), attack.language)
+            tests = _PYTHON_TESTS if attack.language == "python" else _TESTS
+            self._languages[attack.language] = _honest(self._sandbox(DEFAULT_LIMITS), attack.language, tests)
         if self._languages[attack.language] != "passed":
             return finding("unclear", f"an honest {attack.language} program got {self._languages[attack.language]}")
         before = descendants()
@@ -100,7 +108,7 @@ class Range:
         harm += self.scene.harm()
         if self.scene.token in f"{result.stdout}{result.stderr}{result.details}" and "@token@" not in str(attack.tests):
             harm.append("the secret is in the result")
-        if (verdict := _honest(sandbox, "python")) != "passed":
+        if (verdict := _honest(sandbox, "python", _TESTS)) != "passed":
             harm.append(f"the next program got {verdict}")
         if harm:
             return finding("SUCCEEDED", "; ".join(harm))
@@ -143,11 +151,12 @@ def main(*, as_json: bool = False, only: str | None = None, allow_degraded: bool
     return 0 if all(finding.good for finding in findings) else 1
 
 
-def _honest(sandbox: Sandbox, language: str) -> str:
-    """The verdict on a program that does nothing wrong, and its detail."""
-    spec = parse_spec({"language": language, "tests": [{"stdin": "", "stdout": "21"}]})
-    result = sandbox.run_tests(_HONEST[language], spec)
-    return " ".join([*result.verdicts, *result.details]).strip()
+def _honest(sandbox: Sandbox, language: str, tests: list[dict[str, Any]]) -> str:
+    """`passed` for a program that does nothing wrong, else its verdicts and details."""
+    result = sandbox.run_tests(
+        _HONEST[language], parse_spec({"language": language, "entry_point": "f", "tests": tests})
+    )
+    return "passed" if set(result.verdicts) == {"passed"} else " ".join([*result.verdicts, *result.details]).strip()
 
 
 def _trouble(result: Result, seconds: float, limits: Limits) -> list[str]:

@@ -160,7 +160,7 @@ class RemoteModule(types.ModuleType):
 
     def __init__(self, name: str, program: Program, kept: Collection[str] = ()) -> None:
         super().__init__(name)
-        self.__dict__ |= {"_program": program, "_kept": {*kept, *dir(builtins)}}
+        self.__dict__.update(_program=program, _kept={*kept, *dir(builtins)})
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
