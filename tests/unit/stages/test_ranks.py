@@ -38,12 +38,15 @@ def cold_start(path, processes, rows=None, **values):
     return place, place.run(sft, "sft", config, round=None)
 
 
-def one_update(path, processes, **fields):
-    """From the same inputs in each case: four groups, of which two ranks get unequal stretches."""
+def second_update(path, processes, **fields):
+    """Goes on from moments, adapter and critic that one process left; ranks get unequal stretches of four groups."""
     work = make_workplace(path)
     config = config_of(steps=2, token_budget=32, **fields)
     work.logprob(config)
-    return work, work.update(in_processes(processes, config))
+    work.update(config)
+    updated = {name: f"updated_{name}" for name in ("policy", "trainer_state", "critic", "verdict")}
+    work.logprob(config, round=2, renamed={name: updated[name] for name in ("policy", "critic")})
+    return work, work.update(in_processes(processes, config), round=2, renamed=updated)
 
 
 def assert_same_run(one, two):
@@ -108,7 +111,7 @@ def test_two_processes_do_the_update_of_one_with_critic_and_adapter(tmp_path):
         "kl": {"coef": 0.05},
         "model": {"lora": {"rank": 4}},
     }
-    (work, one), (other, two) = (one_update(tmp_path / str(count), count, **fields) for count in (1, 2))
+    (work, one), (other, two) = (second_update(tmp_path / str(count), count, **fields) for count in (1, 2))
     assert_same_run(one, two)
     for name in ("updated_policy", "updated_trainer_state", "updated_critic"):
         assert assert_same_tensors(work.path / name, other.path / name)
