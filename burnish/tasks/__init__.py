@@ -4,7 +4,7 @@ What `Prompt.verifier` holds, by its `kind`:
 
 - `exact`: `answer`, the text or number that the response must end with.
 - `math`: `answer`, LaTeX or plain; anything equivalent is right.
-- `code`: `tests`, `entry_point` and `context` as in `sandbox.spec`.
+- `code`: `tests` and what goes with them, the fields of `sandbox.spec.Spec`.
 - `reasoning_gym`: `dataset`, `params`, `seed`, `size` and `index`, from which the entry is made again to score it.
 """
 

@@ -1,12 +1,13 @@
 """Prompts from a file of JSON lines; a wrong line is one error that names it.
 
-A row holds `prompt` or `messages`; `answer`, or `tests` with `entry_point`; and if wanted `verifier` (exact or
-math), `demonstration`, `split` (train, eval or sft) and `task`, which goes into the metadata.
+A row holds `prompt` or `messages`; `answer`, or `tests` with the other fields of `sandbox.spec.Spec`; and if wanted
+`verifier` (exact or math), `demonstration`, `split` (train, eval or sft) and `task`, which goes into the metadata.
 """
 
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,11 +17,10 @@ from burnish.contracts.records import Prompt, Split
 from burnish.contracts.section import Section
 from burnish.tasks.items import Item, distinct, divide, prompts_of
 from burnish.tasks.load import read_params
-from sandbox.spec import SpecError, parse_spec
+from sandbox.spec import Spec, SpecError, parse_spec
 
-_KEYS = {
-    "prompt", "messages", "answer", "tests", "entry_point", "context", "verifier", "demonstration", "split", "task",
-}  # fmt: skip
+_SPEC = tuple(field.name for field in fields(Spec))
+_KEYS = {"prompt", "messages", "answer", "verifier", "demonstration", "split", "task", *_SPEC}
 _ROLES = ("system", "user", "assistant")
 
 
@@ -127,7 +127,7 @@ def _verifier(path: Path, number: int, row: dict[str, Any], params: JsonlParams)
     if ("answer" in row) == ("tests" in row):
         raise _wrong(path, number, "give exactly one of answer and tests")
     if "tests" in row:
-        spec: dict[str, Any] = {key: row[key] for key in ("tests", "entry_point", "context") if key in row}
+        spec: dict[str, Any] = {key: row[key] for key in _SPEC if key in row}
         try:
             parse_spec(spec)
         except SpecError as error:

@@ -1,6 +1,7 @@
 """What happens where a protection is missing, and when the host or the zygote dies."""
 
 import ctypes
+import itertools
 import os
 import signal
 import subprocess
@@ -68,8 +69,10 @@ def test_this_machine_has_both_and_is_not_degraded():
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_of_both_architectures_is_well_formed(machine):
-    code = seccomp.build_filter(machine)
+@pytest.mark.parametrize("flags", itertools.product([False, True], repeat=4))
+def test_the_filters_of_both_architectures_are_well_formed(machine, flags):
+    changes, starts, processes, signals = flags
+    code = seccomp.build_filter(machine, changes=changes, starts=starts, processes=processes, signals=signals)
     assert len(code) % 8 == 0
     count = len(code) // 8
     assert count <= 4096  # BPF_MAXINSNS

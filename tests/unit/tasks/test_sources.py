@@ -149,6 +149,14 @@ def test_rows_may_be_raw_text_math_or_code(tmp_path):
     assert kinds == {"1/2+1/3=": "math", "f": "code"}
 
 
+def test_all_that_tests_of_code_need_goes_with_the_row(tmp_path):
+    spec = {"tests": [{"stdin": "", "stdout": "0.5"}], "language": "c", "compare": "float", "tolerance": 0.1}
+    spec |= {"files": {"x": "y"}, "checker": "def check(input, expected, got): return True"}
+    rows = [{"prompt": "f", **spec}, {"prompt": "g", **spec}]
+    prompts = load(source=write(tmp_path / "d.jsonl", *rows), train_size=2, eval_size=0)
+    assert prompts[0].verifier == {"kind": "code", **spec}
+
+
 GOOD = {"prompt": "1?", "answer": "1"}
 
 
@@ -166,6 +174,10 @@ GOOD = {"prompt": "1?", "answer": "1"}
         ({"prompt": "x", "answer": " "}, "answer must be"),
         ({"prompt": "x", "tests": [{"expected": 1}]}, "entry_point is missing"),
         ({"prompt": "x", "tests": []}, "tests must be a list"),
+        (
+            {"prompt": "x", "tests": [{"stdin": "", "stdout": ""}], "language": "d"},
+            "language is 'd'; use one of python",
+        ),
         ({**GOOD, "split": "test"}, "split is 'test'; use train, eval or sft"),
         ({**GOOD, "split": "sft"}, "an sft row needs"),
         ({**GOOD, "verifier": "llm"}, "verifier is 'llm'"),
