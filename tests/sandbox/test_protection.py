@@ -69,7 +69,7 @@ def test_this_machine_has_both_and_is_not_degraded():
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("flags", itertools.product([False, True], repeat=4))
+@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=4)))
 def test_the_filters_of_both_architectures_are_well_formed(machine, flags):
     changes, starts, processes, signals = flags
     code = seccomp.build_filter(machine, changes=changes, starts=starts, processes=processes, signals=signals)

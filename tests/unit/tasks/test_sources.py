@@ -176,7 +176,7 @@ GOOD = {"prompt": "1?", "answer": "1"}
         ({"prompt": "x", "tests": []}, "tests must be a list"),
         (
             {"prompt": "x", "tests": [{"stdin": "", "stdout": ""}], "language": "d"},
-            "language is 'd'; use one of python",
+            "language is 'd'; use one of",
         ),
         ({**GOOD, "split": "test"}, "split is 'test'; use train, eval or sft"),
         ({**GOOD, "split": "sft"}, "an sft row needs"),
