@@ -4,7 +4,7 @@ from statistics import fmean, stdev
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.contracts.errors import ConfigError
@@ -149,6 +149,7 @@ def test_an_infinite_reward_is_as_good_as_missing(estimator):
 
 
 @every_estimator
+@settings(max_examples=25)
 @given(reward=st.floats(0, 1e6), size=st.integers(1, 9))
 def test_equal_rewards_give_exactly_zero(estimator, reward, size):
     # 0.1 summed nine times and divided by nine is not 0.1: the mean must not leak rounding into the advantage.
@@ -187,6 +188,7 @@ def test_an_empty_batch_has_no_advantages(estimator):
 
 
 @every_estimator
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.sampled_from([0.0, 0.1, 0.3, 1.0, math.nan])), min_size=1, max_size=12
@@ -205,6 +207,7 @@ def test_the_order_of_rows_changes_no_bit(estimator, rows, random):
 rewards_strategy = st.lists(st.integers(0, 8).map(lambda eighths: eighths / 8), min_size=2, max_size=8)
 
 
+@settings(max_examples=25)
 @given(rewards_strategy, st.sampled_from([0.5, 2.0, 16.0]))
 def test_scaling_the_rewards_leaves_normalised_advantages_alone(rewards, factor):
     plain, scaled = torch.tensor(rewards), torch.tensor(rewards) * factor
@@ -215,6 +218,7 @@ def test_scaling_the_rewards_leaves_normalised_advantages_alone(rewards, factor)
         )
 
 
+@settings(max_examples=25)
 @given(rewards_strategy, st.sampled_from([-3.0, 1.0, 64.0]))
 def test_shifting_the_rewards_leaves_centred_advantages_alone(rewards, shift):
     plain, shifted = torch.tensor(rewards), torch.tensor(rewards) + shift
@@ -226,6 +230,7 @@ def test_shifting_the_rewards_leaves_centred_advantages_alone(rewards, shift):
 
 
 @every_estimator
+@settings(max_examples=25)
 @given(rewards_strategy)
 def test_better_rewards_never_get_smaller_advantages(estimator, rewards):
     values = estimator(torch.tensor(rewards), ["g"] * len(rewards)).values.tolist()
@@ -234,6 +239,7 @@ def test_better_rewards_never_get_smaller_advantages(estimator, rewards):
 
 
 @pytest.mark.parametrize("name", ["group", "batch", "none", "rloo", "maxrl", "whitened", "gdpo"])
+@settings(max_examples=25)
 @given(rewards_strategy)
 def test_the_advantages_of_a_complete_group_add_up_to_zero(name, rewards):
     values = ESTIMATORS[name](torch.tensor(rewards), ["g"] * len(rewards)).values

@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.contracts.algorithm import Aggregation
@@ -60,6 +60,7 @@ def test_a_truncated_sample_that_is_masked_leaves_the_loss_of_the_other_as_if_it
 
 
 @every_mode
+@settings(max_examples=40)
 @given(lengths_strategy, st.integers(0, 4), st.booleans())
 def test_padding_on_either_side_and_fully_masked_rows_change_no_weight(mode, lengths, padding, left):
     mask = masked(lengths)
@@ -72,6 +73,7 @@ def test_padding_on_either_side_and_fully_masked_rows_change_no_weight(mode, len
 
 
 @every_mode
+@settings(max_examples=40)
 @given(lengths_strategy, st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(mode, lengths, random):
     order = list(range(len(lengths)))
@@ -82,6 +84,7 @@ def test_the_order_of_rows_does_not_matter(mode, lengths, random):
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "prompt-mean"])
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8))
 def test_weights_of_a_mean_sum_to_one(mode, lengths):
     weights = token_weights(masked(lengths), mode, prompt_ids=prompts(len(lengths)))

@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from burnish.contracts.algorithm import CorrectionConfig, CorrectionMode
@@ -94,6 +94,7 @@ def test_normalizing_a_batch_in_which_everything_is_rejected_stays_zero():
 
 
 @pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=30)
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.integers(0, 3))
 def test_policies_that_agree_weigh_one_and_the_mask_alone_decides_elsewhere(mode, logprobs, padding):
     old = torch.tensor([logprobs + [math.nan] * padding])
