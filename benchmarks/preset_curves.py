@@ -63,7 +63,10 @@ def main() -> None:
 def _curve(preset: str, folder: Path) -> dict[str, Any]:
     habits = folder / "habits.jsonl"
     _two_habits(habits)
-    tree = TINY | {"sft": TINY["sft"] | {"data": str(habits)}, "update": TINY["update"] | {"preset": preset} | _OWN.get(preset, {})}
+    tree = TINY | {
+        "sft": TINY["sft"] | {"data": str(habits)},
+        "update": TINY["update"] | {"preset": preset} | _OWN.get(preset, {}),
+    }
     result: dict[str, Any] = {"reward": [], "update_s": 0.0}
 
     def note(record: StageRecord) -> None:
