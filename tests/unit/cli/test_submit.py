@@ -36,9 +36,9 @@ class FakeKfp(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         path = urlparse(self.path).path
         server = self.server
-        if path.endswith("/pipelines/upload"):
-            server.uploads.append(body)
-            server.pipelines.append({"pipeline_id": "p1", "display_name": "burnish-demo"})
+        server.tokens.append(self.headers.get("Authorization"))
+        if path.endswith("/pipelines"):
+            server.pipelines.append({"pipeline_id": "p1", **json.loads(body)})
             self.reply(server.pipelines[-1])
         elif path.endswith("/pipelines/upload_version"):
             server.uploads.append(body)
@@ -69,6 +69,7 @@ class FakeKfp(BaseHTTPRequestHandler):
 def kfp_server():
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeKfp)
     server.pipelines, server.versions, server.experiments, server.runs, server.uploads = [], [], [], [], []
+    server.tokens = []
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -94,6 +95,31 @@ def test_submit_uploads_the_ir_once_and_starts_a_run_each_time(kfp_server, capsy
     assert run["runtime_config"]["parameters"]["run_id"].startswith("demo-")
     assert b"burnish/rollout:" in kfp_server.uploads[0]
     assert f"{host}/#/runs/details/r1" in capsys.readouterr().out
+
+
+def test_upload_only_adds_a_version_when_the_ir_changed_and_starts_nothing(kfp_server, capsys):
+    host = f"http://127.0.0.1:{kfp_server.server_port}"
+    for overrides in (["rounds=1"], ["rounds=1"], ["rounds=2"]):
+        assert submit("--host", host, "--upload-only", "name=demo", *overrides) == 0
+    assert not kfp_server.runs
+    assert not kfp_server.experiments
+    assert [pipeline["display_name"] for pipeline in kfp_server.pipelines] == ["burnish-demo"]
+    first, second = (version["display_name"] for version in kfp_server.versions)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("burnish-demo:")]
+    assert lines == [
+        f"burnish-demo: version {first} uploaded",
+        f"burnish-demo: version {first} is there already",
+        f"burnish-demo: version {second} uploaded",
+    ]
+
+
+def test_a_private_pipeline_is_made_in_its_namespace_with_the_pods_own_token(kfp_server, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("of-the-pod")
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
+    host = f"http://127.0.0.1:{kfp_server.server_port}"
+    assert submit("--host", host, "--namespace", "team", "--upload-only", "name=demo", "rounds=1") == 0
+    assert kfp_server.pipelines[0]["namespace"] == "team"
+    assert set(kfp_server.tokens) == {"Bearer of-the-pod"}
 
 
 def test_a_dry_run_shows_the_request_and_sends_nothing(kfp_server, capsys):
