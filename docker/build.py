@@ -63,7 +63,9 @@ def revision() -> str:
     """The commit the images are made from, marked when what goes into them has changed since."""
     try:
         commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--", "burnish", "sandbox", "docker", "constraints.txt")
+        changed = _git(
+            "status", "--porcelain", "--", "burnish", "sandbox", "components", "pipelines", "docker", "constraints.txt"
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{commit}-dirty" if changed else commit

@@ -1,4 +1,5 @@
-# validate: checks a run before any other stage starts, and draws its prompts. No torch.
+# validate: checks a run before any other stage starts, and draws its prompts. No torch. It can also compile and upload
+# pipelines: `python3 -m burnish.cli.main submit --upload-only`, as the chart's job does.
 ARG REPOSITORY=burnish
 ARG TAG
 FROM ${REPOSITORY}/code:${TAG} AS code
@@ -11,7 +12,7 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh /constraints.txt tokenizers
+    sh /docker/install.sh /constraints.txt tokenizers submit
 USER 65532:65532
 COPY --from=code / /opt/burnish/
 ARG VERSION

@@ -19,7 +19,7 @@ REQUIREMENTS = ROOT / "docker/requirements"
 SHARED = {"wheels", "base", "code", "tasks", "torch", "vllm"}
 # Images that are run beside the stages.
 SERVICES = {"sandbox"}
-CODE = {"burnish", "sandbox"}
+CODE = {"burnish", "sandbox", "components", "pipelines"}
 LABELS = {"title", "description", "licenses", "version", "revision", "source"}
 
 
