@@ -133,6 +133,7 @@ class StageRecord(BaseModel):
     timings: dict[str, float] = Field(default_factory=dict)
     """Seconds: start (process start to first line), import, download, compute, upload, total."""
     peak_memory_mb: float | None = None
+    """Of the stage's largest process."""
     started_at: float = 0.0
     """Unix time."""
     finished_at: float = 0.0

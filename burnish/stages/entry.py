@@ -161,7 +161,7 @@ def run_stage(
             "metrics": result.metrics,
             "series": result.series,
             "timings": timings,
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_memory_mb": _peak_memory_mb(),
             "finished_at": time.time(),
         }
     )
@@ -173,6 +173,11 @@ def run_stage(
         _bring_mlflow_up_to_date(store, run_id, config, title)
     announce(f"{title}: done in {timings['total']:.1f} s")
     return record
+
+
+def _peak_memory_mb() -> float:
+    """Of this process or of the largest it started, such as a rank."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
 
 
 def _bring_mlflow_up_to_date(store: ArtifactStore, run_id: str, config: RunConfig, title: str) -> None:

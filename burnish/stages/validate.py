@@ -47,6 +47,7 @@ def check(config: RunConfig) -> list[Prompt]:
     check_task_budget(config.rounds)
     _check_sampling(config)
     _check_model(config.model.path, "model.path")
+    _check_algorithm(config)
     _check_critic(config)
     check_scorers(config.reward)
     prompts = [prompt for task in config.tasks for prompt in load_task(task, config.seed)]
@@ -70,6 +71,37 @@ def _check_sampling(config: RunConfig) -> None:
         raise ConfigError(
             f"reward.overlong_buffer is {config.reward.overlong_buffer}: it must not exceed "
             f"rollout.max_new_tokens={config.rollout.max_new_tokens}"
+        )
+
+
+def _check_algorithm(config: RunConfig) -> None:
+    """Choices that contradict each other, which the update would find only after the first rollouts."""
+    update = config.update
+    estimator, loss = update.advantage.estimator, update.loss
+    if config.rollout.samples_per_prompt == 1 and estimator not in ("reinforce_pp", "gae"):
+        raise ConfigError(
+            f"rollout.samples_per_prompt is 1: {estimator!r} compares the samples of a group, so every advantage would "
+            "be 0; use at least 2, or update.advantage.estimator=reinforce_pp"
+        )
+    if estimator == "gdpo" and update.kl.coef and update.kl.place == "reward":
+        raise ConfigError(
+            "update.kl.place is 'reward': gdpo normalises each component of the reward, which undoes the weight of a "
+            "KL term; use update.kl.place=loss"
+        )
+    if estimator == "maxrl" and config.reward.overlong_buffer:
+        raise ConfigError(
+            f"reward.overlong_buffer is {config.reward.overlong_buffer}: maxrl divides by a group's mean and cannot "
+            "have negative rewards; set it to 0"
+        )
+    if loss.dual_clip and (loss.surrogate != "clip" or loss.dual_clip <= 1):
+        raise ConfigError(
+            f"update.loss.dual_clip is {loss.dual_clip}: it bounds the loss of surrogate 'clip' and must be above 1; "
+            "3 is usual, 0 turns it off"
+        )
+    if loss.ratio == "sequence" and loss.surrogate == "clip" and (loss.clip_high or 0.0) > 0.05:
+        announce(
+            f"update.loss.clip_high is {loss.clip_high} for a ratio of whole sequences, which hardly ever moves that "
+            "far: nothing will be clipped; GSPO uses 3e-4 and 4e-4"
         )
 
 

@@ -148,3 +148,36 @@ def test_learning_rates_of_policy_and_critic_that_lie_far_apart_are_pointed_out(
 def test_a_lambda_that_adapts_to_long_responses_is_pointed_out_where_all_are_short(limit, said, capsys):
     check(config(update={"preset": "vapo"}, rollout={"max_new_tokens": limit}))
     assert ("length_adaptive=0.05 makes lambda 0 for responses of up to 20 tokens" in capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rollout": {"samples_per_prompt": 1}}, r"samples_per_prompt is 1: 'group' compares"),
+        (
+            {"update": {"preset": "gdpo", "kl": {"place": "reward"}}},
+            r"update.kl.place is 'reward': gdpo normalises",
+        ),
+        (
+            {"update": {"preset": "maxrl"}, "reward": {"overlong_buffer": 2}, "rollout": {"max_new_tokens": 8}},
+            r"reward.overlong_buffer is 2: maxrl divides",
+        ),
+        ({"update": {"loss": {"dual_clip": 0.5}}}, r"update.loss.dual_clip is 0.5: it bounds"),
+        ({"update": {"preset": "sapo", "loss": {"dual_clip": 3}}}, r"update.loss.dual_clip is 3.0: it bounds"),
+    ],
+)
+def test_choices_that_contradict_each_other_are_refused_before_anything_runs(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        check(config(**changes))
+
+
+def test_a_sequence_ratio_with_the_clip_range_of_tokens_is_pointed_out(capsys):
+    check(config(update={"preset": "gspo"}))
+    assert "nothing will be clipped" not in capsys.readouterr().out
+    check(config(update={"preset": "gspo", "loss": {"clip_high": 0.2}}))
+    assert "nothing will be clipped; GSPO uses 3e-4 and 4e-4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("preset", ["reinforce_pp", "ppo"])
+def test_one_sample_a_prompt_is_enough_where_no_group_is_compared(preset):
+    assert check(config(update={"preset": preset}, rollout={"samples_per_prompt": 1}))
