@@ -66,12 +66,12 @@ def main() -> None:
             args=config_type(output_dir=folder, **(shared | _OWN[work["preset"]])),
             train_dataset=Dataset.from_list(work["rows"]),
         )
-        started = time.perf_counter()
+        started = time.process_time()
         trainer.train()
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         trainer.save_model(work["trained"])
         trainer.processing_class.save_pretrained(work["trained"])
-    report({"reward": rewards, "round_s": seconds, "peak_mb": peak_memory_mb(), "trl": trl.__version__})
+    report({"reward": rewards, "cpu_s": seconds, "peak_mb": peak_memory_mb(), "trl": trl.__version__})
 
 
 _OWN: dict[str, dict[str, Any]] = {
