@@ -3,7 +3,7 @@
 Usage: python benchmarks/presets.py OUT.json [--trl-python PATH] [--rounds 2] [--sides grpo trl-grpo ...].
 All sides start from the same cold-started policy, see the same prompts in the same order, and are measured on the
 same held-out prompts by the same stage. Each side runs in a process of its own; results are kept as they come.
-Seconds are of CPU time, which other work on the machine disturbs least, and hold all of a round, loading and saving too.
+Seconds are of CPU time, which other work on the machine disturbs least, and hold all of a round, loads and saves too.
 """
 
 import argparse
