@@ -144,6 +144,14 @@ class ExecuteConfig(Section):
     """Address-space limit of one execution."""
     output_kb: int = Field(64, ge=1)
     """Output kept of one execution; more is an `output_limit` verdict."""
+    disk_mb: int = Field(16, ge=1)
+    """All files of one execution together, where its language or tests need a work directory."""
+    processes: int = Field(64, ge=1)
+    """Processes and threads of one execution at a time, where the language needs them."""
+    compile_s: float = Field(30.0, gt=0)
+    """Seconds that a compiler may take; they do not count towards `timeout_s`."""
+    enclosure: Literal["none", "bubblewrap", "nsjail"] = "none"
+    """`pool` only: a second jail around the sandboxes, where the machine has the program and allows it."""
     allow_degraded: bool = False
     """Run even where the kernel offers no Landlock or seccomp. Every verdict then carries the mark."""
 

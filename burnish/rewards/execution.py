@@ -96,7 +96,14 @@ def in_order(backend: Backend, jobs: Iterable[tuple[str, Job]]) -> Iterator[tupl
 def _jobs(
     rollouts: Iterable[Rollout], prompts_by_id: Mapping[str, Prompt], config: ExecuteConfig, owner: str
 ) -> Iterator[tuple[str, Job]]:
-    limits = Limits(wall_s=config.timeout_s, memory_mb=config.memory_mb, output_kb=config.output_kb)
+    limits = Limits(
+        wall_s=config.timeout_s,
+        memory_mb=config.memory_mb,
+        output_kb=config.output_kb,
+        disk_mb=config.disk_mb,
+        processes=config.processes,
+        compile_s=config.compile_s,
+    )
     for rollout in rollouts:
         prompt = prompts_by_id.get(rollout.prompt_id)
         if prompt is None:

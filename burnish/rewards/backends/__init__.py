@@ -26,7 +26,7 @@ def open_backend(config: ExecuteConfig) -> Backend:
 def _pool(config: ExecuteConfig) -> Backend:
     from burnish.rewards.backends.pool import PoolBackend
 
-    return PoolBackend(config.workers, config.allow_degraded, config.preload)
+    return PoolBackend(config.workers, config.allow_degraded, config.preload, config.enclosure)
 
 
 def _service(config: ExecuteConfig) -> Backend:

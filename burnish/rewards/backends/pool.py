@@ -11,14 +11,20 @@ from sandbox.worker_pool import WorkerPool
 
 
 class PoolBackend:
-    """Raises StageError on a machine that cannot confine programs, or lacks a module of `preload`."""
+    """Raises StageError on a machine that cannot confine programs, or lacks a module of `preload` or the enclosure."""
 
-    def __init__(self, workers: int, allow_degraded: bool, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self, workers: int, allow_degraded: bool, preload: Sequence[str] = (), enclosure: str = "none"
+    ) -> None:
         self.capacity = 2 * workers
         self._outbox = Outbox()
         try:
             self._pool = WorkerPool(
-                workers, lambda run, outcome: self._outbox.put(run.job.job_id, outcome), allow_degraded, preload
+                workers,
+                lambda run, outcome: self._outbox.put(run.job.job_id, outcome),
+                allow_degraded,
+                preload,
+                enclosure,
             )
         except SandboxUnavailable as error:
             raise StageError(

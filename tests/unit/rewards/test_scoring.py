@@ -4,8 +4,11 @@ from samples import prompt, rollout
 from burnish.contracts.config import ExecuteConfig, RewardConfig, ScorerConfig
 from burnish.contracts.errors import ContractError
 from burnish.contracts.records import Execution, Reward
+from burnish.rewards import execution
 from burnish.rewards.execution import execute_rollouts
 from burnish.rewards.score import score, solved
+from sandbox.limits import Limits
+from sandbox.verdicts import Result
 
 PROMPTS = {
     "sum": prompt("sum", kind="exact", answer="7"),
@@ -92,3 +95,26 @@ def test_solved_asks_the_verifiers_alone():
     assert solved(Reward("a", {"format": 0.0, "exact": 1.0}, 0.0)) is True
     assert solved(Reward("a", {"format": 1.0, "code": 0.5}, 1.0)) is False
     assert solved(Reward("a", {"format": 1.0}, 1.0)) is None
+
+
+def test_the_settings_are_the_limits_of_every_job(monkeypatch):
+    seen = []
+
+    class Recording:
+        capacity = 4
+
+        def submit(self, job):
+            seen.append(job)
+
+        def collect(self):
+            return [(job.job_id, Result(("passed",), ("",), "", "", 0.0, False)) for job in seen]
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(execution, "open_backend", lambda config: Recording())
+    settings = ExecuteConfig(timeout_s=1, memory_mb=64, output_kb=2, disk_mb=3, processes=5, compile_s=7)
+    rows = list(execute_rollouts([rollout("x", "a", "code")], PROMPTS, settings))
+    assert [row.verdicts for row in rows] == [["passed"]]
+    expected = Limits(wall_s=1, memory_mb=64, output_kb=2, disk_mb=3, processes=5, compile_s=7)
+    assert [job.limits for job in seen] == [expected]
