@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
         elif given.command == "check":
             from sandbox import check  # two hundred attacks that `run-job` need not wait for
 
-            return check.main(as_json=given.json, only=given.only, allow_degraded=given.allow_degraded)
+            return check.main(
+                as_json=given.json, only=given.only, allow_degraded=given.allow_degraded, enclosure=given.enclosure
+            )
         elif given.command == "run":
             from sandbox import run_program
 
@@ -126,6 +128,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         program.add_argument(name, type=type(limit.default), default=limit.default, help="limit of this run")
     for command in (service, job):
         command.add_argument("--preload", action="append", default=[], metavar="MODULE", help="such as numpy")
+    for command in (service, job, suite):
         command.add_argument("--enclosure", choices=ENCLOSURES, default="none", help="a second jail around all")
     for command in (suite, program):
         command.add_argument("--json", action="store_true", help="for other programs to read")

@@ -61,8 +61,8 @@ class Finding:
 class Range:
     """A scene and the sandboxes in it; attacks are tried one after the other."""
 
-    def __init__(self, *, allow_degraded: bool = False) -> None:
-        self._allow_degraded = allow_degraded
+    def __init__(self, *, allow_degraded: bool = False, enclosure: str = "none") -> None:
+        self._allow_degraded, self._enclosure = allow_degraded, enclosure
         self._stack = ExitStack()
         self._sandboxes: dict[Limits, Sandbox] = {}
         self._languages: dict[str, str] = {}
@@ -118,20 +118,24 @@ class Range:
 
     def _sandbox(self, limits: Limits) -> Sandbox:
         if limits not in self._sandboxes:
-            opened = Sandbox(limits, allow_degraded=self._allow_degraded)
+            opened = Sandbox(limits, allow_degraded=self._allow_degraded, enclosure=self._enclosure)
             self._sandboxes[limits] = self._stack.enter_context(opened)
         return self._sandboxes[limits]
 
 
-def run_suite(families: Iterable[Family] = FAMILIES, *, allow_degraded: bool = False) -> Iterator[Finding]:
+def run_suite(
+    families: Iterable[Family] = FAMILIES, *, allow_degraded: bool = False, enclosure: str = "none"
+) -> Iterator[Finding]:
     """Every attack of `families`, in order. Raises SandboxUnavailable."""
-    with Range(allow_degraded=allow_degraded) as place:
+    with Range(allow_degraded=allow_degraded, enclosure=enclosure) as place:
         for family in families:
             for attack in family.attacks:
                 yield place.attempt(family, attack)
 
 
-def main(*, as_json: bool = False, only: str | None = None, allow_degraded: bool = False) -> int:
+def main(
+    *, as_json: bool = False, only: str | None = None, allow_degraded: bool = False, enclosure: str = "none"
+) -> int:
     """Print the findings; the exit status is 1 when an attack succeeded or nobody can tell.
 
     Raises ValueError for an unknown family, SandboxUnavailable.
@@ -140,7 +144,7 @@ def main(*, as_json: bool = False, only: str | None = None, allow_degraded: bool
     if not families:
         raise ValueError(f"no family of attacks is called {only!r}; there are {', '.join(f.name for f in FAMILIES)}")
     findings = []
-    for finding in run_suite(families, allow_degraded=allow_degraded):
+    for finding in run_suite(families, allow_degraded=allow_degraded, enclosure=enclosure):
         findings.append(finding)
         if not as_json:
             print(_row(finding, first=len(findings) == 1), flush=True)

@@ -37,6 +37,7 @@ _BY_TEXT: tuple[tuple[str, Layer], ...] = (
     ("Function not implemented", "machine"),
     ("Address family not supported", "machine"),
     ("No such file or directory", "machine"),
+    ("No such process", "machine"),
     ("Read-only file system", "machine"),
 )
 
@@ -51,13 +52,14 @@ def stopped_by(attack: Attack, result: Result) -> Layer | None:
     text = " ".join([*result.details, result.stderr])
     if "nothing found" in text:
         return attack.layer
-    if verdict == "wrong" and attack.layer == "end of the group":
-        return attack.layer  # its answer is not the point: nothing of it is there any more
-    if verdict == "wrong":
-        return "comparison in the host"
+    if verdict == "wrong" and attack.layer in {"comparison in the host", "end of the group"}:
+        # An answer is not the point of those that try to stay: nothing of them is there any more.
+        return attack.layer
     for part, layer in _BY_TEXT:
         if part in text:
             return layer
+    if verdict == "wrong":
+        return "comparison in the host"
     # An attack on the verdict has failed when there is a verdict; unless it never got as far as trying.
     if attack.layer == "comparison in the host" and not any(fault in text for fault in _OWN_FAULTS):
         return attack.layer
