@@ -24,6 +24,8 @@ _BY_TEXT: tuple[tuple[str, Layer], ...] = (
     ("Cannot allocate memory", "resource limits"),
     ("Too many open files", "resource limits"),
     ("Resource temporarily unavailable", "resource limits"),
+    ("EAGAIN", "resource limits"),
+    ("ENOMEM", "resource limits"),
     ("File too large", "resource limits"),
     ("File size limit exceeded", "resource limits"),
     ("compiler: no end within", "clock in the host"),
