@@ -46,9 +46,6 @@ LAYERS: dict[Layer, str] = {
 DEFAULT_LIMITS = Limits(wall_s=10, memory_mb=256, output_kb=64)
 ONE_SECOND = Limits(wall_s=1, memory_mb=256, output_kb=64)
 
-PLACES = ("secret", "token", "outdoors", "port", "abstract", "victim", "host")
-"""`@secret@` and so on in a program or in its tests stand for what `scene.Scene` has put up."""
-
 
 @dataclass(frozen=True)
 class Attack:
@@ -60,6 +57,7 @@ class Attack:
     layer: Layer
     """What is expected to stop it first."""
     program: str
+    """`@secret@` and the like, here or in the tests, stand for what `scene.Scene.fill` puts there."""
     tests: tuple[dict[str, Any], ...] = ({"expected": "breached"},)
     """As in a specification; only an attack that worked can pass them."""
     language: str = "python"

@@ -71,7 +71,7 @@ class Scene:
         shutil.rmtree(self.folder)
 
     def fill(self, text: str) -> str:
-        """`text` with the places of `attack.PLACES` put in."""
+        """`text` with what is between two @ replaced by what has been put up."""
         places = {
             "secret": self.secret,
             "token": self.token,
