@@ -32,7 +32,7 @@ LAYERS: dict[Layer, str] = {
     "system-call filter": "seccomp: what is not on the list fails, so most of the kernel is out of reach",
     "Landlock": "no file but Python's own can be opened, none can be written outside the work directory",
     "resource limits": "address space, processes, descriptors, file size, core files, locked memory",
-    "dropped privileges": "no capability, no new privilege, not dumpable, and nobody where we were root",
+    "dropped privileges": "no capability, no new privilege, not dumpable, a user of its own where we were root",
     "clock in the host": "at the wall-clock limit everything is killed from outside",
     "output cap": "what is written goes through pipes that the host reads up to a limit",
     "size cap": "a program that is too large is not run at all",
