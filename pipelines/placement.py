@@ -30,11 +30,15 @@ PLACEMENT: dict[str, Placement] = {
     "report": Placement(cpu="1", memory="2Gi"),
 }
 
-# The chart makes both; `kubectl create configmap/secret` does as well.
+# The chart makes the ConfigMap; secrets are made by hand, and the chart only names them.
 SETTINGS_CONFIG_MAP = "burnish"
 SETTINGS = ("BURNISH_STORE", "BURNISH_S3_ENDPOINT", "BURNISH_S3_REGION", "MLFLOW_TRACKING_URI")
 STORE_SECRET = "burnish-store"
 STORE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+SANDBOX_SECRET = "burnish-sandbox"
+SANDBOX_KEYS = ("BURNISH_SANDBOX_TOKEN",)
+SANDBOX_STAGES = ("execute", "evaluate")
+"""Those that run model-written code, perhaps by the sandbox service."""
 
 
 @dataclass(frozen=True)
@@ -62,4 +66,6 @@ class ClusterPlacement:
         task.set_caching_options(False)
         kubernetes.use_config_map_as_env(task, SETTINGS_CONFIG_MAP, {name: name for name in SETTINGS}, optional=True)
         kubernetes.use_secret_as_env(task, STORE_SECRET, {name: name for name in STORE_KEYS})
+        if stage in SANDBOX_STAGES:
+            kubernetes.use_secret_as_env(task, SANDBOX_SECRET, {name: name for name in SANDBOX_KEYS}, optional=True)
         return task

@@ -116,7 +116,9 @@ def test_every_task_has_its_image_retries_secrets_and_no_kfp_cache(tmp_path):
         assert task["retryPolicy"]["maxRetryCount"] == PLACEMENT[stage].retries
         assert not task.get("cachingOptions", {}).get("enableCache")
         assert ("accelerator" in container["resources"]) == bool(PLACEMENT[stage].gpus)
-        assert placed[label]["secretAsEnv"][0]["secretName"] == "burnish-store"
+        secrets = {secret["secretName"]: secret.get("optional", False) for secret in placed[label]["secretAsEnv"]}
+        runs_code = stage in {"execute", "evaluate"}
+        assert secrets == {"burnish-store": False} | ({"burnish-sandbox": True} if runs_code else {})
     assert images == set(STAGES)
 
 
