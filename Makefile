@@ -20,6 +20,7 @@ $(VENV)/.local: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.local
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python helm/get_helm.py $(BIN)/helm
 	touch $@
 
 run: $(VENV)/.local ## train the quickstart on this machine, from nothing to a report

@@ -1,4 +1,4 @@
-"""What `helm test` runs: the sandbox at the address given must be ready and must judge one right and one wrong program."""
+"""What `helm test` runs: the sandbox at the address given must be ready, and judge a right and a wrong program."""
 
 import json
 import os

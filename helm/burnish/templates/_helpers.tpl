@@ -25,6 +25,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
+{{/* Labels of pods. A service mesh's proxy would wait for its control plane, which the sandbox cannot reach, and would keep
+jobs from ever ending. */}}
+{{- define "burnish.podLabels" -}}
+{{ include "burnish.labels" . }}
+sidecar.istio.io/inject: "false"
+{{- end -}}
+
 {{/* (dict "root" $ "image" IMAGE) */}}
 {{- define "burnish.image" -}}
 {{- $registry := default .root.Values.image.registry .image.registry -}}
