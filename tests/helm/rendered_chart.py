@@ -35,3 +35,9 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
 
 def containers(pod: Object) -> list[Object]:
     return pod["containers"] + pod.get("initContainers", [])
+
+
+def pod_of(objects: list[Object], wanted: str) -> Object:
+    """Spec of the pod that the object of this name describes."""
+    (found,) = (spec for name, _, spec in pods(objects) if name == wanted)
+    return found

@@ -225,7 +225,10 @@ def test_what_cannot_work_is_refused_with_its_name(render):
     for arguments, message in {
         ("--set=rolloutServer.enabled=true",): "rolloutServer.model is needed",
         ("--set=kfpLauncher.enabled=true", "--set=kfpLauncher.pipelineRoot=s3://b/p"): "store.endpoint is needed",
-        ("--set=pipelineUpload.pipelines.quickstart=null",): "pipelineUpload.pipelines is empty",
+        ("--set=pipelineUpload.pipelines=null",): "pipelines",
+        tuple(
+            f"--set=pipelineUpload.pipelines.{name}=null" for name in ("quickstart", "ppo", "code")
+        ): "pipelineUpload.pipelines is empty",
     }.items():
         with pytest.raises(HelmError, match=message):
             render("defaults", *arguments)
