@@ -234,6 +234,26 @@ def test_what_cannot_work_is_refused_with_its_name(render):
             render("defaults", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "told", "kept_quiet"),
+    [
+        (
+            "defaults",
+            ["runs have no store", "tracking.uri is not set", "helm test burnish", "burnish-quickstart"],
+            ["dev"],
+        ),
+        ("minimal", ["secret burnish-store"], ["WARNING", "sandbox", "KFP's UI"]),
+        ("everything", ["development services are on", "rl-rollout-server.runs.svc"], ["no store", "is not set"]),
+    ],
+)
+def test_the_notes_say_what_is_missing_and_what_to_do_next(helm, name, told, kept_quiet):
+    values = [f"--values={VALUE_SETS[name]}"] if VALUE_SETS[name] else []
+    text = helm("install", "burnish", str(CHART), "--namespace=runs", "--dry-run=client", *values)
+    notes = text.partition("NOTES:")[2]
+    assert not [words for words in told if words not in notes]
+    assert not [words for words in kept_quiet if words in notes]
+
+
 def test_the_minimal_chart_is_what_it_was(helm):
     """After a wanted change: helm template burnish helm/burnish -n runs -f tests/helm/values/minimal.yaml > FILE."""
     golden = CHART.parents[1] / "tests/helm/golden/minimal.yaml"
