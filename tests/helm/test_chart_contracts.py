@@ -149,6 +149,27 @@ def test_what_the_upload_job_calls_compiles_every_pipeline_of_the_values(render,
         assert shown["namespace"] == ("team-a" if name == "everything" else None)
 
 
+def test_the_upload_jobs_script_calls_once_for_each_file_and_stops_at_the_first_failure(render, tmp_path):
+    (container,) = pod_of(render(), "burnish-pipeline-upload")["containers"]
+    script, *arguments = container["args"]
+    for name in ("a.yaml", "b b.yaml"):
+        (tmp_path / name).touch()
+    stub = tmp_path / "python3"
+    stub.write_text(f'#!/bin/sh\nfor word; do echo "$word"; done\n[ ! -e {tmp_path}/fail ]\n')
+    stub.chmod(0o755)
+    run = [*container["command"], script.replace("/etc/burnish/", f"{tmp_path}/"), *arguments]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(run, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    calls = [call.splitlines() for call in done.stdout.split("-m\n")[1:]]
+    tail = [*arguments[1:], "--upload-only"]
+    assert calls == [["burnish.cli.main", "submit", f"{tmp_path}/{name}", *tail] for name in ("a.yaml", "b b.yaml")]
+    (tmp_path / "fail").touch()
+    done = subprocess.run(run, env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stdout.count("submit") == 1
+
+
 def test_uploaded_pipelines_use_the_charts_own_sandbox(render):
     (container,) = pod_of(render(), "burnish-pipeline-upload")["containers"]
     service = pick(render(), "Service", "burnish-sandbox")
