@@ -21,8 +21,8 @@ from burnish.stages.entry import run_stage
 # Where each stage's work is done. Finding out what a model allows and planning its batches belong to it.
 _WORK = {
     "rollout": ("burnish.stages.rollout", ("sample_prompts",)),
-    "logprob": ("burnish.stages.logprob", ("probe_model", "plan_batches", "token_logprobs")),
-    "update": ("burnish.stages.update", ("probe_model", "PolicyTrainer.step")),
+    "logprob": ("burnish.stages.logprob", ("probe_model", "plan_batches", "completion_states", "state_logprobs")),
+    "update": ("burnish.stages.update", ("ParallelPolicy", "PolicyTrainer.step")),
 }
 
 
@@ -60,7 +60,7 @@ def _clocks(stage: str, seconds: dict[str, float], now: Callable[[], float]) -> 
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal phase
             # Every model is probed once, before anything else: first the policy, then the reference.
-            if name == "probe_model":
+            if name in ("probe_model", "ParallelPolicy"):
                 phase = next(phases)
             started = now()
             result = function(*args, **kwargs)

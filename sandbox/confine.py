@@ -133,7 +133,7 @@ def escapes() -> list[str]:
     """What a confined process can still do and should not; empty when all doors are shut."""
     doors = {
         "read /etc/passwd": lambda: os.close(os.open("/etc/passwd", os.O_RDONLY)),
-        "write to /tmp": lambda: os.close(os.open("/tmp/sandbox-escape", os.O_WRONLY | os.O_CREAT)),
+        "write to /tmp": _make_and_remove_a_file,
         "make a socket": lambda: socket.socket().close(),
         "fork": _fork_and_end,
     }
@@ -145,6 +145,12 @@ def escapes() -> list[str]:
             continue
         found.append(name)
     return found
+
+
+def _make_and_remove_a_file() -> None:
+    path = f"/tmp/sandbox-escape-{os.getpid()}"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    os.unlink(path)
 
 
 def _ruleset(prepared: Confinement, jail: Jail) -> int | None:

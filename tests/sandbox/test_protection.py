@@ -1,6 +1,7 @@
 """What happens where a protection is missing, and when the host or the zygote dies."""
 
 import ctypes
+import glob
 import itertools
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import landlock, seccomp
+from sandbox.confine import escapes
 from sandbox.limits import Limits
 from sandbox.spec import parse_spec
 from sandbox.verdicts import Sandbox
@@ -176,3 +178,9 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_trying_the_doors_unconfined_finds_them_open_and_leaves_nothing():
+    before = set(glob.glob("/tmp/sandbox-escape*"))
+    assert {"read /etc/passwd", "write to /tmp", "make a socket", "fork"} <= set(escapes())
+    assert set(glob.glob("/tmp/sandbox-escape*")) == before

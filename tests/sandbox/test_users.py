@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,9 @@ def python() -> str:
 
 def said(python: str, place: Path, enclosure: str = "none", **user: Any) -> dict[str, str]:
     place.chmod(0o777)
-    for parent in list(place.parents)[:2]:
+    for parent in place.parents:
+        if parent == Path(tempfile.gettempdir()):
+            break
         parent.chmod(0o755)
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(place)}
     done = subprocess.run(

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "sandbox.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "sandbox_speed.py"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

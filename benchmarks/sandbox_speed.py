@@ -1,7 +1,7 @@
 """The sandbox against other ways to run a program: rate and latency of `print(1)`, start to finish, taking turns.
 
-Usage: python benchmarks/sandbox.py [--seconds 5] [--turns 4] [--workers 2] [--nsjail PATH] [--json FILE]
-       python benchmarks/sandbox.py --soak 100000
+Usage: python benchmarks/sandbox_speed.py [--seconds 5] [--turns 4] [--workers 2] [--nsjail PATH] [--json FILE]
+       python benchmarks/sandbox_speed.py --soak 100000
 
 Run it with the interpreter that the others use too (`--python`), for it is the start of an interpreter that most of
 them spend their time on. What is not installed is left out. The soak runs many programs, good and bad, and looks
@@ -25,7 +25,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-del sys.path[1]  # this folder, where `sandbox` would be this file
 
 from sandbox.attacks.scene import descendants  # noqa: E402
 from sandbox.limits import Limits  # noqa: E402
