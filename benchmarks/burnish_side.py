@@ -13,7 +13,8 @@ from typing import Any
 from workload import Workload, reward_of
 
 from burnish.contracts.artifacts import Kind, Lineage
-from burnish.contracts.records import Prompt, Reward, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Prompt, Reward, Rollout
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.store import ArtifactStore, open_store
 

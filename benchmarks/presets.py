@@ -21,8 +21,9 @@ from in_process import InProcessRun
 from burnish.contracts.artifacts import Lineage, Manifest, StageRecord
 from burnish.contracts.config import RunConfig
 from burnish.contracts.loading import load_config
+from burnish.contracts.parquet import read_records
 from burnish.contracts.presets import PRESETS
-from burnish.contracts.records import Prompt, read_records
+from burnish.contracts.records import Prompt
 from burnish.stages.rollout import choose_prompts
 from burnish.store import open_store
 

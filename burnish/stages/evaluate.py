@@ -10,7 +10,8 @@ from statistics import fmean
 
 from burnish.contracts.config import EvaluateConfig
 from burnish.contracts.evaluation import Evaluation, PromptOutcome, Score
-from burnish.contracts.records import Execution, Prompt, Reward, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Execution, Prompt, Reward, Rollout
 from burnish.maths.passk import bootstrap_interval, pass_at_k
 from burnish.models.engine import Sampling, open_engine
 from burnish.models.load import load_tokenizer

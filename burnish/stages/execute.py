@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from burnish.contracts.records import Execution, Prompt, Rollout, iter_records, read_records, write_records
+from burnish.contracts.parquet import iter_records, read_records, write_records
+from burnish.contracts.records import Execution, Prompt, Rollout
 from burnish.rewards.execution import execute_rollouts, needs_execution
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import progress

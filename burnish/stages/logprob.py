@@ -12,7 +12,8 @@ from torch import Tensor
 
 from burnish.contracts.artifacts import Manifest
 from burnish.contracts.errors import ContractError, StageError
-from burnish.contracts.records import Logprob, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Logprob, Rollout
 from burnish.models.backbone import completion_states
 from burnish.models.critic import CriticOrigin, find_critic, head_values, load_critic
 from burnish.models.grouping import PackedBatch

@@ -13,7 +13,8 @@ from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import BurnishError
 from burnish.contracts.evaluation import Evaluation
 from burnish.contracts.loading import dump_config
-from burnish.contracts.records import Execution, Logprob, RecordT, Reward, Rollout, read_records
+from burnish.contracts.parquet import RecordT, read_records
+from burnish.contracts.records import Execution, Logprob, Reward, Rollout
 from burnish.report.page import render_page
 from burnish.report.run import RunView, Sample, SampleSet, join_samples, sample_stats, token_disputes
 from burnish.report.selection import select_samples

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
-from burnish.contracts.records import Execution, Prompt, Reward, Rollout, iter_records, read_records, write_records
+from burnish.contracts.parquet import iter_records, read_records, write_records
+from burnish.contracts.records import Execution, Prompt, Reward, Rollout
 from burnish.rewards.score import score, solved
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import progress

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from burnish.contracts.config import TaskConfig
 from burnish.contracts.errors import StageError
-from burnish.contracts.records import Prompt, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Prompt, Rollout
 from burnish.models.engine import Sampling, open_engine
 from burnish.models.load import load_tokenizer
 from burnish.models.probe_weights import check_weights, read_probe

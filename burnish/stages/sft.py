@@ -8,7 +8,8 @@ import json
 import torch
 
 from burnish.contracts.errors import ConfigError
-from burnish.contracts.records import Prompt, iter_records
+from burnish.contracts.parquet import iter_records
+from burnish.contracts.records import Prompt
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.load import copy_policy, load_trainable, resolve_base_model
 from burnish.models.parallel import ParallelPolicy, Ranks

@@ -14,7 +14,8 @@ from statistics import fmean
 import torch
 
 from burnish.contracts.errors import ContractError
-from burnish.contracts.records import Logprob, Reward, Rollout, read_records
+from burnish.contracts.parquet import read_records
+from burnish.contracts.records import Logprob, Reward, Rollout
 from burnish.contracts.verdict import VERDICT_FILE, Good, Verdict
 from burnish.maths.kl import next_kl_coef
 from burnish.maths.schedule import next_lr_scale

@@ -12,7 +12,8 @@ from pathlib import Path
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import dump_config
-from burnish.contracts.records import Prompt, write_records
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Prompt
 from burnish.contracts.stages import check_task_budget
 from burnish.models.packaged import PACKAGED, cache_folder
 from burnish.rewards.format import FormatParams

@@ -6,16 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from burnish.contracts.errors import ContractError
-from burnish.contracts.records import (
-    Execution,
-    Logprob,
-    Prompt,
-    Reward,
-    Rollout,
-    iter_records,
-    read_records,
-    write_records,
-)
+from burnish.contracts.parquet import iter_records, read_records, write_records
+from burnish.contracts.records import Execution, Logprob, Prompt, Reward, Rollout
 
 PROMPT = Prompt("p1", "sums", "train", [{"role": "user", "content": "3+4?"}], None, {"kind": "exact", "answer": "7"})
 ROLLOUT = Rollout(

@@ -18,7 +18,8 @@ from burnish.contracts.artifacts import Kind, Lineage, StageRecord
 from burnish.contracts.config import RunConfig
 from burnish.contracts.evaluation import Evaluation, PromptOutcome, Score
 from burnish.contracts.loading import dump_config, parse_config
-from burnish.contracts.records import Execution, Logprob, Record, Reward, Rollout, write_records
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Execution, Logprob, Record, Reward, Rollout
 from burnish.maths.passk import bootstrap_interval, pass_at_k
 from burnish.store import ArtifactStore, open_store
 

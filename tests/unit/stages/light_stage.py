@@ -6,7 +6,8 @@ from typing import Any
 
 from burnish.contracts.artifacts import Lineage
 from burnish.contracts.loading import parse_config
-from burnish.contracts.records import Execution, Prompt, Record, Rollout, write_records
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Execution, Prompt, Record, Rollout
 from burnish.contracts.stages import STAGES
 from burnish.stages.entry import StageContext, StageResult
 from burnish.store import open_store

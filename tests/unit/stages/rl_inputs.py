@@ -11,7 +11,8 @@ import torch
 
 from burnish.contracts.artifacts import Blob, Lineage, Manifest
 from burnish.contracts.loading import parse_config
-from burnish.contracts.records import Logprob, Reward, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Logprob, Reward, Rollout
 from burnish.contracts.stages import STAGES
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.char import make_char_model

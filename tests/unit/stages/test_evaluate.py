@@ -6,7 +6,8 @@ from burnish.contracts.artifacts import Lineage, Manifest
 from burnish.contracts.config import EvaluateConfig
 from burnish.contracts.evaluation import Evaluation
 from burnish.contracts.loading import dump_config, parse_config
-from burnish.contracts.records import Prompt, Reward, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Prompt, Reward, Rollout
 from burnish.stages.entry import run_stage
 from burnish.stages.evaluate import evaluation_metrics, held_out, judge
 from burnish.store import open_store

@@ -3,7 +3,8 @@ from light_stage import run_light
 from reward_inputs import prompt, rollout
 
 from burnish.contracts.errors import ContractError
-from burnish.contracts.records import Execution, read_records
+from burnish.contracts.parquet import read_records
+from burnish.contracts.records import Execution
 
 CODE = prompt("code", kind="code", entry_point="f", tests=[{"args": [1], "expected": 1}, {"args": [2], "expected": 2}])
 SUM = prompt("sum", kind="exact", answer="7")

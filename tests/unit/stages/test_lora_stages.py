@@ -11,7 +11,8 @@ from test_sft import demonstrations
 
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import parse_config
-from burnish.contracts.records import Prompt, Reward, write_records
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Prompt, Reward
 from burnish.models.load import load_policy, load_trainable
 from burnish.models.lora import adapter_parameters
 from burnish.models.parallel import ParallelPolicy, Ranks

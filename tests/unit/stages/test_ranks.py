@@ -16,7 +16,8 @@ from test_sft import demonstrations
 from burnish.contracts.config import RuntimeConfig
 from burnish.contracts.errors import ConfigError, StageError
 from burnish.contracts.loading import parse_config
-from burnish.contracts.records import Prompt, write_records
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Prompt
 from burnish.stages import ranks, sft
 
 

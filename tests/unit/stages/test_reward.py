@@ -2,7 +2,8 @@ import pytest
 from light_stage import run_light
 from reward_inputs import prompt, rollout
 
-from burnish.contracts.records import Execution, Reward, read_records
+from burnish.contracts.parquet import read_records
+from burnish.contracts.records import Execution, Reward
 from burnish.stages.reward import reward_metrics
 
 PROMPTS = [

@@ -9,7 +9,8 @@ from rl_inputs import Workplace
 from burnish.contracts.config import TaskConfig
 from burnish.contracts.errors import StageError
 from burnish.contracts.loading import parse_config
-from burnish.contracts.records import Prompt, Rollout, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Prompt, Rollout
 from burnish.models.char import make_char_model
 from burnish.stages import rollout
 from burnish.stages.rollout import choose_prompts

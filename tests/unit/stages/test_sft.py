@@ -8,7 +8,8 @@ from rl_inputs import Workplace
 from burnish.contracts.config import SftConfig
 from burnish.contracts.errors import ConfigError, StageError
 from burnish.contracts.loading import parse_config
-from burnish.contracts.records import Prompt, write_records
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Prompt
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
 from burnish.models.char import char_tokenizer, make_char_model
 from burnish.models.load import load_policy

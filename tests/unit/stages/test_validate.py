@@ -8,7 +8,8 @@ from light_stage import run_light
 
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import load_config, parse_config
-from burnish.contracts.records import Prompt, read_records
+from burnish.contracts.parquet import read_records
+from burnish.contracts.records import Prompt
 from burnish.stages.validate import check
 
 PPO = {"preset": "ppo"}

@@ -4,7 +4,8 @@ import pytest
 
 from burnish.contracts.config import TaskConfig
 from burnish.contracts.errors import ConfigError
-from burnish.contracts.records import Prompt, read_records, write_records
+from burnish.contracts.parquet import read_records, write_records
+from burnish.contracts.records import Prompt
 from burnish.tasks import load_task
 
 
