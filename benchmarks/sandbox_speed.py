@@ -188,10 +188,9 @@ def _print(sides: list[str], turns: list[dict[str, Any]]) -> None:
         times = f"{median['p50'] * 1000:.1f} | {median['p99'] * 1000:.1f} | {spread:.1f}"
         print(f"| {name} | {median['rate']:.1f} | {' | '.join(ratios)} | {times} |")
     for name in sides:
-        if failed := sum(turn[name]["failed"] for turn in turns):
-            print(
-                f"{name}: {failed} of {sum(turn[name]['n'] for turn in turns)} programs did not print what they should"
-            )
+        failed, ran = (sum(turn[name][key] for turn in turns) for key in ("failed", "n"))
+        if failed:
+            print(f"{name}: {failed} of {ran} programs did not print what they should")
 
 
 def soak(programs: int, workers: int) -> int:
