@@ -134,6 +134,8 @@ class StageRecord(BaseModel):
     """Seconds: start (process start to first line), import, download, compute, upload, total."""
     peak_memory_mb: float | None = None
     """Of the stage's largest process."""
+    load: list[dict[str, float]] = Field(default_factory=list)
+    """Rows of what the stage's processes took, along `time` (Unix): cores, memory, GPUs (burnish/track/load.py)."""
     started_at: float = 0.0
     """Unix time."""
     finished_at: float = 0.0

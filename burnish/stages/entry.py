@@ -24,6 +24,7 @@ from burnish.contracts.loading import load_config
 from burnish.contracts.stages import STAGES, Stage
 from burnish.stages.progress import announce, process_age
 from burnish.store import ArtifactStore, open_store
+from burnish.track.load import LoadSampler
 from burnish.track.sync import sync_run
 
 
@@ -134,7 +135,7 @@ def run_stage(
     announce(f"{title}: started")
     failed = StageRecord(run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at)
     try:
-        with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder:
+        with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder, LoadSampler() as load:
             view = config.view(stage.sections)
             context = StageContext(stage, view, run_id, round, label, store, manifests, Path(folder))
             before_import = time.perf_counter()
@@ -162,6 +163,7 @@ def run_stage(
             "series": result.series,
             "timings": timings,
             "peak_memory_mb": _peak_memory_mb(),
+            "load": load.rows,
             "finished_at": time.time(),
         }
     )

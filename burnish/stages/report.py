@@ -23,6 +23,7 @@ from burnish.report.tokens import read_token_texts
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
 from burnish.store import ArtifactStore
+from burnish.track.model import final_policy
 from burnish.track.sync import sync_run
 
 PAGE = "report.html"
@@ -37,6 +38,7 @@ def run(context: StageContext) -> StageResult:
     write_report(view, folder)
     (folder / "config.yaml").write_text(dump_config(context.config), "utf-8")
     status = run_status(view)
+    figures = summarise(view)
     result = sync_run(
         view.records,
         context.run_id,
@@ -44,10 +46,11 @@ def run(context: StageContext) -> StageResult:
         # Nothing runs after the exit handler: a run that is not finished by now was killed.
         status="FINISHED" if status in ("finished", "stopped") else "FAILED",
         files=[folder / PAGE, folder / "config.yaml"],
+        headline=figures["headline"],
+        policy=view.manifests.get(final_policy(view.records) or ""),
     )
     if result and result.problem:
         announce(f"report: MLflow: {result.problem}; {result.left} records are left for the next sync")
-    figures = summarise(view)
     return StageResult(
         metrics={name: figures[name] for name in ("reward_first", "reward_last", "wall_s", "overhead_share")}
         | {"rounds_done": float(figures["rounds_done"])},

@@ -1,12 +1,13 @@
 import time
 
-import pytest
 from mlflow import MlflowClient
 
 from burnish.contracts.artifacts import StageRecord
 from burnish.contracts.loading import parse_config
-from burnish.track import sync
-from burnish.track.sync import flat_params, metric_points, sync_run
+from burnish.track import points
+from burnish.track.points import metric_points
+from burnish.track.run import flat_params
+from burnish.track.sync import sync_run
 
 CONFIG = parse_config({"name": "run", "rounds": 2, "track": {"experiment": "tests", "tags": {"team@a": "x"}}})
 
@@ -27,25 +28,6 @@ RECORDS = [
     record("reward", 2, metrics={"reward/mean": 0.75}),
     record("evaluate", label="after", metrics={"pass@1": 0.5}),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    # Making the tables takes seconds, so the tests share one database and each takes its own run id.
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
-
-
-@pytest.fixture
-def send(database, monkeypatch, tmp_path):
-    # Without a server, MLflow puts artifacts into the working directory.
-    monkeypatch.chdir(tmp_path)
-    for name in ("MLFLOW_RUN_ID", "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-
-    def send(records, run_id, config=CONFIG, **more):
-        return sync_run(records, run_id, config, tracking_uri=database, **more)
-
-    return send
 
 
 def history(database, run, name):
@@ -151,7 +133,7 @@ def test_a_run_that_mlflow_already_knows_is_joined(send, database, monkeypatch):
 
 
 def test_a_long_curve_goes_in_several_requests_and_arrives_whole(send, database, monkeypatch):
-    monkeypatch.setattr(sync, "METRICS_A_BATCH", 10)
+    monkeypatch.setattr(points, "METRICS_A_BATCH", 10)
     series = [{"step": float(step), "loss": float(step)} for step in range(37)]
     found = send([RECORDS[1], record("sft", series=series), RECORDS[3]], "long")
     assert (found.sent, found.problem) == (3, None)
