@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+RECIPES := quickstart ppo code
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check golden images clean
@@ -36,7 +37,7 @@ check: $(VENV)/.dev ## lint, types and import rules only
 	$(BIN)/lint-imports --no-cache
 
 golden: $(VENV)/.local ## write the golden IR anew, after a wanted change of the DAG
-	$(BIN)/burnish compile examples/quickstart.yaml -o pipelines/compiled/quickstart.yaml
+	for recipe in $(RECIPES); do $(BIN)/burnish compile examples/$$recipe.yaml -o pipelines/compiled/$$recipe.yaml || exit 1; done
 
 images: ## build the stage images with the local Docker daemon
 	$(PYTHON) docker/build.py

@@ -28,7 +28,8 @@ def unplaced(task: dsl.PipelineTask, stage: str) -> dsl.PipelineTask:
 def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
     """The KFP pipeline of `config`: its rounds and staleness are compiled in, the rest are parameters.
 
-    The defaults of the parameters are `config` itself, so a run started from an empty form is that run.
+    The defaults of the parameters are `config` itself, so a run started from an empty form is that run. Parameters
+    other than `config`, `overrides` and `run_id` are single settings: `evaluate_samples` is `evaluate.samples`.
     """
     shape = config
     default = compact_config(config)
@@ -38,14 +39,32 @@ def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
         return place(component(**inputs), component.name).set_display_name(title)
 
     @dsl.pipeline(name=f"burnish-{shape.name}", description="RL post-training of a language model")
-    def burnish_train(config: str = default, overrides: str = "", run_id: str = ""):
+    def burnish_train(
+        config: str = default,
+        evaluate_samples: str = "",
+        model_path: str = "",
+        overrides: str = "",
+        rollout_prompts_per_round: str = "",
+        run_id: str = "",
+        track_experiment: str = "",
+        update_learning_rate: str = "",
+    ):
         identity = {"run_id": run_id, "job_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER}
-        last = stage(report, config=config, overrides=overrides, **identity)
+        # One by one: the backend does not reliably fill a parameter into a longer text.
+        settings = {
+            "config": config,
+            "overrides": overrides,
+            "evaluate_samples": evaluate_samples,
+            "model_path": model_path,
+            "rollout_prompts_per_round": rollout_prompts_per_round,
+            "track_experiment": track_experiment,
+            "update_learning_rate": update_learning_rate,
+        }
+        last = stage(report, **settings, **identity)
         with dsl.ExitHandler(last, name="run"):
             checked = stage(
                 validate,
-                config=config,
-                overrides=overrides,
+                **settings,
                 rounds=shape.rounds,
                 max_staleness=shape.max_staleness,
                 refresh_interval=shape.update.kl.refresh_interval,

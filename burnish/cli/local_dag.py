@@ -22,7 +22,7 @@ def main() -> None:
     # The subprocess runner warns that images are not used; that is the point of it.
     warnings.filterwarnings("ignore", message="You may be attemping to run a task")
     if request["runner"] == "docker":
-        images = ClusterPlacement(request["images"], **({"tag": request["tag"]} if request["tag"] else {}))
+        images = ClusterPlacement(registry=request["images"], **({"tag": request["tag"]} if request["tag"] else {}))
         place: Any = lambda task, stage: unplaced(task, stage).set_container_image(images.image(stage))  # noqa: E731
         runner: Any = _docker_runner(request)
     else:

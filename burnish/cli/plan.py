@@ -3,13 +3,17 @@
 import argparse
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from burnish.cli.compile import add_cluster_arguments, compile_for_cluster
+from burnish.cli.compile import add_cluster_arguments, compile_for_cluster, placement_of
 from burnish.cli.home import run_id_of
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.contracts.config import RunConfig
 from burnish.contracts.loading import dump_config
-from burnish.contracts.stages import MAX_TASKS, dag_tasks
+from burnish.contracts.stages import MAX_TASKS, STAGES, dag_tasks
+
+if TYPE_CHECKING:
+    from pipelines.placement import ClusterPlacement
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,6 +27,7 @@ def handle(given: argparse.Namespace) -> int:
     config = config_of(given)
     print(dump_config(config))
     print(draw_dag(config))
+    print(draw_pods(placement_of(given, config)))
     with tempfile.TemporaryDirectory(prefix="burnish-plan-") as folder:
         size = compile_for_cluster(given, config, Path(folder) / "ir.yaml")
     samples = config.rollout.prompts_per_round * config.rollout.samples_per_prompt
@@ -34,6 +39,17 @@ def handle(given: argparse.Namespace) -> int:
     print(f"completions  up to {config.rollout.max_new_tokens} tokens")
     print(f"optimizer    {steps} steps")
     return 0
+
+
+def draw_pods(placement: "ClusterPlacement") -> str:
+    """What the pods of each stage ask for, one line a stage."""
+    lines = [f"{'stage':<10}{'cpu':>5}{'memory':>9}  {'GPUs':<20}{'hours':>6}  image"]
+    for stage in STAGES:
+        asked = placement.of(stage)
+        gpus = f"{asked.gpus} {asked.gpu_type}" if asked.gpus else "-"
+        hours = f"{asked.timeout_s / 3600:g}" if asked.timeout_s else "-"
+        lines.append(f"{stage:<10}{asked.cpu:>5}{asked.memory:>9}  {gpus:<20}{hours:>6}  {placement.image(stage)}")
+    return "\n".join(lines) + "\n"
 
 
 def draw_dag(config: RunConfig) -> str:

@@ -4,7 +4,7 @@ import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -13,6 +13,9 @@ from pydantic_core import ErrorDetails
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.presets import resolve_preset
+from burnish.contracts.section import Section
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -33,6 +36,14 @@ def parse_config(tree: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         raise ConfigError(_explain(error.errors()[0])) from None
     return config.model_copy(update={"update": resolve_preset(config.update)})
+
+
+def load_section(path: Path, model: type[SectionT]) -> SectionT:
+    """The YAML file `path` as a `model`. Raises ConfigError as `load_config` does, naming the file."""
+    try:
+        return model.model_validate(_read_yaml(path))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_explain(error.errors()[0], model)}") from None
 
 
 def dump_config(config: RunConfig) -> str:
@@ -100,10 +111,10 @@ def _index(node: list[Any], part: str, path: str) -> int:
     return int(part)
 
 
-def _explain(error: ErrorDetails) -> str:
+def _explain(error: ErrorDetails, root: type[BaseModel] = RunConfig) -> str:
     path = ".".join(str(part) for part in error["loc"]) or "config"
     if error["type"] == "extra_forbidden":
-        return _unknown_key(error["loc"], path)
+        return _unknown_key(error["loc"], path, root)
     if error["type"] == "missing":
         return f"{path} is missing; add it"
     message = error["msg"].removeprefix("Value error, ")
@@ -112,23 +123,27 @@ def _explain(error: ErrorDetails) -> str:
     return f"{path} is {error.get('input')!r}: {message[0].lower()}{message[1:]}"
 
 
-def _unknown_key(location: tuple[int | str, ...], path: str) -> str:
+def _unknown_key(location: tuple[int | str, ...], path: str, root: type[BaseModel]) -> str:
     *parents, key = location
-    model = _model_at(parents)
+    model = _model_at(parents, root)
     names = list(model.model_fields) if model else []
     nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(names)}"
     return f"{path} is not a known key; {hint}"
 
 
-def _model_at(location: Sequence[int | str]) -> type[BaseModel] | None:
-    model: type[BaseModel] | None = RunConfig
+def _model_at(location: Sequence[int | str], root: type[BaseModel]) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = root
+    inside_mapping = False
     for part in location:
-        if isinstance(part, int):
+        if isinstance(part, int) or inside_mapping:
+            inside_mapping = False
             continue
         if model is None or part not in model.model_fields:
             return None
-        model = section_model(model.model_fields[part].annotation)
+        annotation = model.model_fields[part].annotation
+        inside_mapping = get_origin(annotation) is dict
+        model = section_model(annotation)
     return model
 
 

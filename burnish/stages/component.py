@@ -32,6 +32,7 @@ def run_component(
     metrics: Any,
     inputs: Mapping[str, Any] | None = None,
     overrides: str = "",
+    form: Mapping[str, str] | None = None,
     round: int | None = None,
     label: str = "",
     compiled_for: Mapping[str, int] | None = None,
@@ -39,8 +40,9 @@ def run_component(
 ) -> None:
     """Run stage `name` inside a KFP task.
 
-    `config` is the artifact that validate wrote, or the text of a configuration. `shown` names a file of the
-    output that KFP shows itself (HTML): its content, not the manifest, becomes KFP's artifact.
+    `config` is the artifact that validate wrote, or the text of a configuration. `form` maps settings to what was
+    entered for them in KFP's form, empty for what the configuration says; `overrides` have the last word. `shown`
+    names a file of the output that KFP shows itself (HTML): its content, not the manifest, becomes KFP's artifact.
     Exits with one line on stderr and the error's code when a person can fix what is wrong.
     """
     _die_with_supervisor()
@@ -54,7 +56,7 @@ def run_component(
         if shown:
             paths = {key: str(Path(folder) / f"{key}.json") for key in outputs}
         try:
-            given = tuple(overrides.split())
+            given = (*_filled_in(form or {}), *overrides.split())
             if compiled_for:
                 _check_compiled_shape(config_path, given, compiled_for)
             record = run_stage(
@@ -72,6 +74,10 @@ def run_component(
         _describe(record, outputs, paths, metrics)
         if shown:
             _show(outputs, paths, shown)
+
+
+def _filled_in(form: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{setting}={value}" for setting, value in form.items() if value.strip())
 
 
 def _check_compiled_shape(path: Path, overrides: tuple[str, ...], compiled_for: Mapping[str, int]) -> None:
@@ -92,7 +98,8 @@ def _describe(record: StageRecord, outputs: Mapping[str, Any], paths: Mapping[st
     for key, artifact in outputs.items():
         manifest = Manifest.from_json(Path(paths[key]).read_bytes(), paths[key])
         artifact.metadata.update(
-            {"digest": manifest.digest, "bytes": manifest.size, **manifest.counts}
+            {"digest": manifest.digest, "bytes": manifest.size, "code": manifest.lineage.code, **manifest.counts}
+            | ({"image": os.environ["BURNISH_IMAGE"]} if "BURNISH_IMAGE" in os.environ else {})
             | {name: json.loads(json.dumps(value)) for name, value in manifest.metadata.items()}
         )
 

@@ -72,7 +72,7 @@ def test_an_image_is_named_as_the_pipelines_name_it(render):
     stage = DEFAULTS["pipelineUpload"]["image"]["repository"]
     (container,) = pod_of(render(), "burnish-pipeline-upload")["containers"]
     assert container["image"] == placement.ClusterPlacement().image(stage)
-    placed = placement.ClusterPlacement("registry.example.com/team/burnish", "1.2.3")
+    placed = placement.ClusterPlacement(registry="registry.example.com/team/burnish", tag="1.2.3")
     (container,) = pod_of(render("everything"), "rl-pipeline-upload")["containers"]
     assert container["image"] == placed.image(stage)
 
