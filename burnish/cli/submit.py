@@ -13,37 +13,57 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.cli.compile import add_cluster_arguments, compile_for_cluster
 from burnish.cli.home import run_id_of
+from burnish.cli.kfp_client import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, connect, explained
 from burnish.cli.settings import add_config_arguments, config_of
+from burnish.cli.watch import watch
 from burnish.contracts.errors import BurnishError
 
 if TYPE_CHECKING:
     import kfp
 
-TOKEN_VARIABLE = "KFP_TOKEN"
-# KFP's own name for it: a file that the kubelet keeps fresh, in a pod of a multi-user installation.
-TOKEN_FILE_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"
-
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("submit", help="upload the pipeline to Kubeflow Pipelines and start a run")
     add_config_arguments(parser)
-    parser.add_argument(
-        "--host",
-        default=os.environ.get("KFP_HOST"),
-        help="KFP API, e.g. https://kfp.example.com/pipeline (default: $KFP_HOST)",
-    )
-    parser.add_argument("--namespace", default=None, help="profile namespace of a multi-user KFP")
+    add_kfp_arguments(parser, "KFP API, e.g. https://kfp.example.com/pipeline (default: $KFP_HOST)")
     parser.add_argument("--experiment", default="burnish", help="KFP experiment")
     parser.add_argument("--upload-only", action="store_true", help="upload the pipeline and start no run")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
+    parser.add_argument("--watch", action="store_true", help="follow the run to its end; exits 1 unless it succeeds")
+    parser.add_argument("--attach", metavar="KFP_RUN", help="start nothing: follow a run that KFP has, by KFP's id")
+    parser.add_argument(
+        "--compare",
+        metavar="RUN[,RUN]",
+        help="figures of two runs of Burnish side by side, from the store or MLflow: with one run, the one to start "
+        "against it, once it ended; with two, these, and nothing is started",
+    )
     add_cluster_arguments(parser)
     parser.set_defaults(handler=handle)
 
 
+def add_kfp_arguments(parser: argparse.ArgumentParser, host_help: str) -> None:
+    """Where KFP is and who asks."""
+    parser.add_argument("--host", default=os.environ.get("KFP_HOST"), help=host_help)
+    parser.add_argument("--namespace", default=None, help="profile namespace of a multi-user KFP")
+    parser.add_argument(
+        "--token-file",
+        default=os.environ.get(TOKEN_FILE_VARIABLE),
+        help=f"file with a bearer token, read anew for each request (default: ${TOKEN_FILE_VARIABLE}); "
+        f"${TOKEN_VARIABLE}, the token itself, goes before it",
+    )
+
+
 def handle(given: argparse.Namespace) -> int:
-    config = config_of(given)
+    other, _, second = (given.compare or "").partition(",")
+    if second:
+        return _compare(other, second)
     if not given.host and not given.dry_run:
         raise BurnishError("--host is not given and KFP_HOST is not set; name the KFP API's address")
+    if given.attach:
+        with explained(given.host):
+            client = connect(given.host, given.namespace, given.token_file)
+        return watch(client, given.host, given.attach)
+    config = config_of(given)
     run_id = run_id_of(config)
     with tempfile.TemporaryDirectory(prefix="burnish-submit-") as folder:
         path = Path(folder) / f"burnish-{config.name}.yaml"
@@ -61,43 +81,39 @@ def handle(given: argparse.Namespace) -> int:
         if given.dry_run:
             print(json.dumps(request, indent=2))
             return 0
-        print(_send(request, path, start=not given.upload_only))
+        with explained(given.host):
+            client = connect(given.host, given.namespace, given.token_file)
+            started = _upload_and_start(client, request, path, start=not given.upload_only)
+    if not started or not (given.watch or other):
+        return 0
+    status = watch(client, given.host, started)
+    return max(status, _compare(other, run_id)) if other and status != 130 else status
+
+
+def _compare(first: str, second: str) -> int:
+    from burnish.cli.compare_runs import print_comparison
+
+    print_comparison(first, second)
     return 0
 
 
-def _send(request: dict[str, Any], path: Path, start: bool) -> str:
-    """Upload the IR and, if asked for, start the run; returns what has been done."""
-    import kfp
-    from kfp.client.set_volume_credentials import ServiceAccountTokenVolumeCredentials
-    from kfp_server_api.exceptions import ApiException
-    from urllib3.exceptions import HTTPError
-
-    host = request["host"]
-    token_file = os.environ.get(TOKEN_FILE_VARIABLE)
-    try:
-        client = kfp.Client(
-            host=host,
-            namespace=request["namespace"] or "kubeflow",
-            existing_token=os.environ.get(TOKEN_VARIABLE),
-            credentials=ServiceAccountTokenVolumeCredentials(token_file) if token_file else None,
-        )
-        version, new = _upload(client, request, path)
-        if not start:
-            return f"{request['pipeline']}: version {request['version']} {'uploaded' if new else 'is there already'}"
-        experiment = client.create_experiment(request["experiment"], namespace=request["namespace"])
-        run = client.run_pipeline(
-            experiment.experiment_id,
-            request["run"],
-            params=request["parameters"],
-            pipeline_id=version.pipeline_id,
-            version_id=version.pipeline_version_id,
-            enable_caching=False,
-        )
-    except ApiException as error:
-        raise BurnishError(f"KFP at {host} answered {error.status} {error.reason}: {_first_line(error.body)}") from None
-    except (HTTPError, ValueError, OSError) as error:
-        raise BurnishError(f"KFP at {host} cannot be used: {_first_line(str(error))}; check --host") from None
-    return f"started {request['run']}: {host}/#/runs/details/{run.run_id}"
+def _upload_and_start(client: "kfp.Client", request: dict[str, Any], path: Path, start: bool) -> str | None:
+    """Upload the IR and, if asked for, start the run; says what was done and returns KFP's id of the run."""
+    version, new = _upload(client, request, path)
+    if not start:
+        print(f"{request['pipeline']}: version {request['version']} {'uploaded' if new else 'is there already'}")
+        return None
+    experiment = client.create_experiment(request["experiment"], namespace=request["namespace"])
+    run = client.run_pipeline(
+        experiment.experiment_id,
+        request["run"],
+        params=request["parameters"],
+        pipeline_id=version.pipeline_id,
+        version_id=version.pipeline_version_id,
+        enable_caching=False,
+    )
+    print(f"started {request['run']}: {request['host']}/#/runs/details/{run.run_id}")
+    return str(run.run_id)
 
 
 def _upload(client: "kfp.Client", request: dict[str, Any], path: Path) -> tuple[Any, bool]:
@@ -119,9 +135,3 @@ def _upload(client: "kfp.Client", request: dict[str, Any], path: Path) -> tuple[
 def _named(name: str) -> str:
     """KFP's filter for one display name; lists come in pages, so what is looked for might not be on the first."""
     return json.dumps({"predicates": [{"operation": "EQUALS", "key": "display_name", "stringValue": name}]})
-
-
-def _first_line(text: str | bytes | None) -> str:
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    return " ".join((text or "no details").split())[:300]

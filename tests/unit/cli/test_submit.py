@@ -1,80 +1,18 @@
 """`burnish submit` against a small stand-in for the KFP API, over real HTTP with the real KFP client."""
 
 import json
-import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlparse
 
 import pytest
 import yaml
+from kfp_stand_in import serve_kfp
 
 from burnish.cli.main import main
 
 
-class FakeKfp(BaseHTTPRequestHandler):
-    """Keeps pipelines, versions, experiments and runs in memory; enough of v2beta1 for the client's calls."""
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        path = urlparse(self.path).path
-        server = self.server
-        if path.endswith("/healthz"):
-            self.reply({"multi_user": False})
-        elif re.search(r"/pipelines/[^/]+/versions$", path):
-            self.reply({"pipeline_versions": server.versions})
-        elif path.endswith("/pipelines"):
-            self.reply({"pipelines": server.pipelines})
-        elif path.endswith("/experiments"):
-            self.reply({"experiments": server.experiments})
-        else:
-            self.reply({"error": f"no such path {path}"}, 404)
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        path = urlparse(self.path).path
-        server = self.server
-        server.tokens.append(self.headers.get("Authorization"))
-        if path.endswith("/pipelines"):
-            server.pipelines.append({"pipeline_id": "p1", **json.loads(body)})
-            self.reply(server.pipelines[-1])
-        elif path.endswith("/pipelines/upload_version"):
-            server.uploads.append(body)
-            name = re.search(r"[?&]name=([^&]+)", self.path).group(1)
-            server.versions.append(
-                {"pipeline_id": "p1", "pipeline_version_id": f"v{len(server.versions)}", "display_name": name}
-            )
-            self.reply(server.versions[-1])
-        elif path.endswith("/experiments"):
-            server.experiments.append({"experiment_id": "e1", "display_name": json.loads(body)["display_name"]})
-            self.reply(server.experiments[-1])
-        elif path.endswith("/runs"):
-            server.runs.append(json.loads(body))
-            self.reply({"run_id": "r1", **server.runs[-1]})
-        else:
-            self.reply({"error": f"no such path {path}"}, 404)
-
-    def reply(self, value, status=200):
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
 @pytest.fixture
 def kfp_server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeKfp)
-    server.pipelines, server.versions, server.experiments, server.runs, server.uploads = [], [], [], [], []
-    server.tokens = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serve_kfp() as server:
+        yield server
 
 
 def submit(*arguments):

@@ -1,0 +1,95 @@
+"""How far the tasks of a KFP run are, from what the run API tells about the workflow's nodes.
+
+KFP 2 gives one entry a node of Argo's workflow, under the name that the task has in the IR: the task itself, the driver
+that prepares it (`<task>-driver`), and below the task an `executor`, whose name does not say whose it is.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from graphlib import TopologicalSorter
+from typing import Any, Literal
+
+State = Literal["waiting", "starting", "running", "done", "failed", "skipped", "canceled"]
+
+_STATES: dict[str, State] = {
+    "PENDING": "starting",
+    "RUNNING": "running",
+    "PAUSED": "running",
+    "SUCCEEDED": "done",
+    "FAILED": "failed",
+    "SKIPPED": "skipped",
+    "CANCELING": "canceled",
+    "CANCELED": "canceled",
+}
+# Of several nodes of one task (the iterations of a loop), the first of these that any is in.
+_FIRST: tuple[State, ...] = ("failed", "canceled", "running", "starting", "waiting", "done", "skipped")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A leaf of the DAG."""
+
+    name: str
+    """In the IR, and so of its node."""
+    title: str
+    """What people see."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One task, now."""
+
+    task: Task
+    state: State
+    seconds: float | None = None
+    """Since it started, or from its start to its end; None before."""
+
+
+def tasks_of(spec: Mapping[str, Any]) -> list[Task]:
+    """Leaves of the pipeline in IR `spec`, each after those it waits for; nested DAGs in place of their task."""
+    # Where the API returns an IR with a platform's part, the pipeline is one of two fields.
+    spec = spec.get("pipeline_spec") or spec
+    return list(_leaves(spec, spec["root"]["dag"]))
+
+
+def _leaves(spec: Mapping[str, Any], dag: Mapping[str, Any]) -> Iterator[Task]:
+    tasks = dag["tasks"]
+    order = TopologicalSorter({name: tasks[name].get("dependentTasks", ()) for name in sorted(tasks)})
+    for name in order.static_order():
+        component = spec["components"][tasks[name]["componentRef"]["name"]]
+        if "dag" in component:
+            yield from _leaves(spec, component["dag"])
+        else:
+            yield Task(name, tasks[name].get("taskInfo", {}).get("name") or name)
+
+
+def progress_of(tasks: Sequence[Task], details: Sequence[Any], now: datetime | None = None) -> list[Progress]:
+    """One entry a task, in their order, from the `task_details` of KFP's run."""
+    now = now or datetime.now(UTC)
+    nodes: dict[str, list[Any]] = defaultdict(list)
+    for detail in details:
+        nodes[detail.display_name].append(detail)
+    return [_progress(task, nodes, now) for task in tasks]
+
+
+def _progress(task: Task, nodes: Mapping[str, Sequence[Any]], now: datetime) -> Progress:
+    found, drivers = nodes.get(task.name, ()), nodes.get(f"{task.name}-driver", ())
+    # A task whose driver failed is never started: Argo omits it, for which KFP has no state.
+    if any(driver.state == "FAILED" for driver in drivers):
+        return Progress(task, "failed")
+    if not found:
+        return Progress(task, "starting" if drivers else "waiting")
+    states = {_STATES.get(node.state, "skipped") for node in found}
+    state = next(state for state in _FIRST if state in states)
+    starts = [node.start_time for node in found if _known(node.start_time)]
+    if not starts or state == "skipped":
+        return Progress(task, state)
+    ends = [node.end_time if _known(node.end_time) else now for node in found]
+    return Progress(task, state, max(0.0, (max(ends) - min(starts)).total_seconds()))
+
+
+def _known(time: datetime | None) -> bool:
+    """KFP gives 1970, or the year 1, for a time that is not yet."""
+    return time is not None and time.year > 1970
