@@ -8,8 +8,9 @@ from google.protobuf import json_format
 from kfp.kubernetes import kubernetes_executor_config_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
+from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import ConfigError
-from burnish.contracts.loading import load_config, parse_config
+from burnish.contracts.loading import load_config, parse_config, section_model
 from burnish.contracts.stages import MAX_TASKS, STAGES, dag_tasks
 from components.evaluate.component import evaluate
 from components.execute.component import execute
@@ -21,10 +22,12 @@ from components.sft.component import sft
 from components.update.component import update
 from components.validate.component import validate
 from pipelines import train
-from pipelines.placement import PLACEMENT, ClusterPlacement
+from pipelines.placement import ClusterPlacement
+from pipelines.stage_placement import PLACEMENT
 from pipelines.train import compact_config, compile_pipeline
 
 ROOT = Path(__file__).parents[2]
+RECIPES = ("quickstart", "ppo", "code")
 COMPONENTS = (validate, sft, rollout, execute, reward, logprob, update, evaluate, report)
 
 
@@ -137,10 +140,35 @@ def test_the_empty_form_runs_the_compiled_configuration(tmp_path):
     assert all("defaultValue" in parameter for parameter in parameters.values())
     config = parse_config(json.loads(parameters["config"]["defaultValue"]))
     assert config == load_config(None, ["name=golden", *overrides])
+    assert {name for name, parameter in parameters.items() if parameter["defaultValue"]} == {"config"}
 
 
-def test_the_defaults_fit_kfps_parameter_limit():
-    assert len(compact_config(load_config(ROOT / "examples" / "quickstart.yaml"))) < 10_000
+def test_a_setting_of_the_form_reaches_validate_and_report_as_it_was_entered(tmp_path):
+    pipeline, _ = compiled(tmp_path, ["rounds=1"])
+    form = set(pipeline["root"]["inputDefinitions"]["parameters"]) - {"config", "overrides", "run_id"}
+    assert form, "otherwise this test says nothing"
+    for name in form:
+        section, _, field = name.partition("_")
+        model = section_model(RunConfig.model_fields[section].annotation)
+        assert field in model.model_fields, f"{name} is not named after a setting"
+    tasks = tasks_of(pipeline)
+    for stage, prefix in (("validate", "pipelinechannel--"), ("report", "")):
+        inputs = tasks[stage]["inputs"]["parameters"]
+        # KFP's backend fills a whole parameter in, but not one inside a longer text.
+        assert {name: inputs[name] for name in form} == {
+            name: {"componentInputParameter": f"{prefix}{name}"} for name in form
+        }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_defaults_fit_kfps_parameter_limit(name):
+    assert len(compact_config(load_config(ROOT / "examples" / f"{name}.yaml"))) < 9_000
+
+
+def test_make_golden_writes_every_recipe_that_is_tested():
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"RECIPES := {' '.join(RECIPES)}\n" in makefile
+    assert {path.stem for path in (ROOT / "pipelines" / "compiled").glob("*.yaml")} == set(RECIPES)
 
 
 def test_an_ir_over_budget_is_refused_and_not_left_behind(tmp_path, monkeypatch):
@@ -150,7 +178,7 @@ def test_an_ir_over_budget_is_refused_and_not_left_behind(tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["quickstart"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_the_golden_ir_is_what_the_code_compiles(tmp_path, name):
     """`make golden` writes it anew after a wanted change."""
     config = load_config(ROOT / "examples" / f"{name}.yaml")
