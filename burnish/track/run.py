@@ -23,6 +23,8 @@ PARAM_LIMIT = 6000
 TAG_LIMIT = 8000
 PARAMS_A_BATCH = 100
 IMAGE_VARIABLE = "BURNISH_IMAGE"
+# Opens the experiment in MLflow's view for training runs, not in that for agents and their traces.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _NOTE_END = "Written by Burnish; edit this line away to keep your own text."
 
 
@@ -130,7 +132,7 @@ def _experiment(client: "MlflowClient", name: str) -> str:
     if known:
         return str(known.experiment_id)
     try:
-        return str(client.create_experiment(name))
+        return str(client.create_experiment(name, tags=_EXPERIMENT_TAGS))
     except MlflowException as error:
         known = client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
         if known is None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-SENT_TAG = "burnish.sent."
+# MLflow keeps tags of its own name space out of sight, and nobody wants to read one a record.
+SENT_TAG = "mlflow.burnish.sent."
 # A dead server must cost seconds, not MLflow's default of four minutes; the next sync sends what this one could not.
 _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -98,7 +99,9 @@ def sync_run(
             if headline:
                 write_note(client, run, run_id, headline)
             if status != "RUNNING":
-                client.set_terminated(mlflow_run, status=status)
+                # A sync long after the run, because MLflow was away, must not stretch it.
+                ended = max((record.finished_at for record in records), default=0.0)
+                client.set_terminated(mlflow_run, status=status, end_time=int(ended * 1000) or None)
             # Last, because a server may have no model registry.
             if policy and status == "FINISHED":
                 register_policy(client, run, policy, config, finished, run_id=run_id, headline=headline)

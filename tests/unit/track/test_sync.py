@@ -73,7 +73,8 @@ def test_a_record_is_sent_once_however_often_a_run_is_synced(send, database):
     assert history(database, first.run, "reward/mean") == [(1, 0.5, 110_000), (2, 0.75, 110_000)]
     run = MlflowClient(database).get_run(first.run)
     assert run.info.status == "FINISHED"
-    assert run.info.start_time == 100_000
+    assert (run.info.start_time, run.info.end_time) == (100_000, 110_000)
+    assert [tag for tag in run.data.tags if "sent" in tag and not tag.startswith("mlflow.")] == []
     assert run.data.params["rollout.temperature"] == "1.0"
     assert run.data.tags["burnish.run_id"] == "once"
     assert run.data.tags["team_at_a"] == "x"
