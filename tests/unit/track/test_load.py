@@ -21,8 +21,9 @@ def test_even_a_short_block_leaves_one_row_of_what_it_took():
     with LoadSampler() as load:
         burn(0.2)
     (row,) = load.rows
-    assert before <= row["time"] <= time.time()
-    assert 0 < row["cpu_cores"] <= 1.2
+    # Times are rounded to a millisecond, CPU seconds to the kernel's tick of 10 ms.
+    assert before <= row["time"] <= time.time() + 0.001
+    assert 0 < row["cpu_cores"] < 1.5
     assert row["memory_mb"] > 10
 
 
