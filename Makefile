@@ -36,8 +36,9 @@ check: $(VENV)/.dev ## lint, types and import rules only
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-golden: $(VENV)/.local ## write the golden IR anew, after a wanted change of the DAG
+golden: $(VENV)/.local ## write the golden IR and the table of placement anew, after a wanted change of the DAG
 	for recipe in $(RECIPES); do $(BIN)/burnish compile examples/$$recipe.yaml -o pipelines/compiled/$$recipe.yaml || exit 1; done
+	$(BIN)/python -m pipelines.placement_table
 
 images: ## build the stage images with the local Docker daemon
 	$(PYTHON) docker/build.py
