@@ -79,8 +79,8 @@ class StagePlacement(Section):
     pull_secrets: list[str] = Field(default_factory=list)
     """Secrets for the image registry."""
     run_as_non_root: bool = True
-    """Demand a user other than root, as the restricted level of Pod Security does. Off: say nothing, for an
-    older KFP whose driver does not know the field."""
+    """Demand a user other than root, as the restricted level of Pod Security does. Off: say nothing, for a
+    KFP before 2.16, which does not know the field."""
     run_as_user: int | None = Field(None, ge=1)
     """User id. Empty: the image's, 65532."""
     run_as_group: int | None = Field(None, ge=0)
