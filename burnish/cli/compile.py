@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.contracts.config import RunConfig
-from burnish.contracts.errors import ConfigError
 from burnish.contracts.stages import check_task_budget, dag_tasks
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ def placement_of(given: argparse.Namespace, config: RunConfig) -> "ClusterPlacem
     from pipelines.placement import load_placement
 
     placement = load_placement(Path(given.placement) if given.placement else None)
-    if given.tag and placement.digests:
-        raise ConfigError(f"--tag {given.tag} has no effect on images given by digest in {given.placement}; drop one")
     said: dict[str, Any] = {"registry": given.registry, "tag": given.tag}
     if given.cpu or config.runtime.device == "cpu":
         said["gpus"] = False

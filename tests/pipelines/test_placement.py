@@ -245,11 +245,3 @@ def test_arguments_go_on_top_of_the_file(tmp_path, capsys):
     assert re.search(r"update +4 +48Gi +1 nvidia\.com/gpu +24", shown)
     assert burnish("plan", "--placement", path, "rounds=1", "runtime.device=cpu") == 0
     assert "nvidia" not in capsys.readouterr().out
-
-
-def test_a_tag_that_digests_would_hide_is_refused(tmp_path, capsys):
-    path = tmp_path / "placement.yaml"
-    path.write_text("digests: {update: 'sha256:" + "a" * 64 + "'}\n")
-    assert burnish("compile", "--placement", path, "--tag", "2", "-o", tmp_path / "ir.yaml") == 2
-    assert "--tag 2 has no effect on images given by digest" in capsys.readouterr().err
-    assert not (tmp_path / "ir.yaml").exists()
