@@ -136,6 +136,8 @@ class StageRecord(BaseModel):
     """Of the stage's largest process."""
     load: list[dict[str, float]] = Field(default_factory=list)
     """Rows of what the stage's processes took, along `time` (Unix): cores, memory, GPUs (burnish/track/load.py)."""
+    image: str = ""
+    """Container image that ran it, as BURNISH_IMAGE names it; empty outside a container."""
     started_at: float = 0.0
     """Unix time."""
     finished_at: float = 0.0

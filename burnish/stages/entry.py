@@ -7,6 +7,7 @@ manifests, and leaves a StageRecord. Stage modules hold only what is theirs.
 import hashlib
 import importlib
 import json
+import os
 import resource
 import tempfile
 import time
@@ -133,7 +134,10 @@ def run_stage(
         return record
 
     announce(f"{title}: started")
-    failed = StageRecord(run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at)
+    failed = StageRecord(
+        run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at,
+        image=os.environ.get("BURNISH_IMAGE", ""),
+    )  # fmt: skip
     try:
         with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder, LoadSampler() as load:
             view = config.view(stage.sections)

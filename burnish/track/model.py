@@ -117,4 +117,4 @@ def _lineage(policy: Manifest, config: RunConfig, records: Sequence[StageRecord]
         "burnish.prompts": prompts[-1] if prompts else None,
         "burnish.code": policy.lineage.code,
     }
-    return run_tags(config) | {key: str(value) for key, value in known.items() if value not in (None, "")}
+    return run_tags(config, records) | {key: str(value) for key, value in known.items() if value not in (None, "")}

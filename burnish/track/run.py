@@ -22,8 +22,7 @@ RUN_ID_TAG = "burnish.run_id"
 PARAM_LIMIT = 6000
 TAG_LIMIT = 8000
 PARAMS_A_BATCH = 100
-IMAGE_VARIABLE = "BURNISH_IMAGE"
-# Opens the experiment in MLflow's view for training runs, not in that for agents and their traces.
+# Without it MLflow's view for agents, which is its default, shows no training runs.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _NOTE_END = "Written by Burnish; edit this line away to keep your own text."
 
@@ -44,7 +43,11 @@ def find_or_create_run(client: "MlflowClient", run_id: str, config: RunConfig, r
         client.create_run(
             experiment_id,
             start_time=int(started * 1000) or None,
-            tags={RUN_ID_TAG: run_id, **run_tags(config), **({"mlflow.parentRunId": parent} if parent else {})},
+            tags={
+                RUN_ID_TAG: run_id,
+                **run_tags(config, records),
+                **({"mlflow.parentRunId": parent} if parent else {}),
+            },
             run_name=config.name,
         )
     kept, *others = _runs(client, experiment_id, run_id)
@@ -53,19 +56,14 @@ def find_or_create_run(client: "MlflowClient", run_id: str, config: RunConfig, r
     return kept
 
 
-def run_tags(config: RunConfig) -> dict[str, str]:
-    """Tags of the run: versions, the cluster's run, the images (BURNISH_IMAGE, BURNISH_IMAGE_<STAGE>), the user's."""
-    images = {
-        name.removeprefix("BURNISH_").lower().replace("_", ".", 1): value
-        for name, value in os.environ.items()
-        if name == IMAGE_VARIABLE or name.startswith(f"{IMAGE_VARIABLE}_")
-    }
+def run_tags(config: RunConfig, records: Sequence[StageRecord]) -> dict[str, str]:
+    """Tags of the run: versions, the cluster's run, the image of every stage, the user's."""
     known = {
         "burnish.version": burnish.__version__,
         "burnish.store": store_location(),
         "git_sha": os.environ.get("BURNISH_GIT_SHA"),
         "kfp_run_id": os.environ.get("KFP_RUN_ID"),
-        **images,
+        **{f"image.{record.stage}": record.image for record in records},
         **config.track.tags,
     }
     return {legal_name(key): value[:TAG_LIMIT] for key, value in known.items() if value}
@@ -94,7 +92,7 @@ def flat_params(config: RunConfig) -> dict[str, str]:
     return {key: value[:PARAM_LIMIT] for key, value in walk(json.loads(config.model_dump_json()), "")}
 
 
-def describe_run(client: "MlflowClient", run: "Run", config: RunConfig) -> None:
+def describe_run(client: "MlflowClient", run: "Run", config: RunConfig, records: Sequence[StageRecord]) -> None:
     """Parameters and tags that MLflow lacks; a parameter cannot be overwritten there, so a changed one is a tag."""
     from mlflow.entities import Param, RunTag
 
@@ -102,7 +100,7 @@ def describe_run(client: "MlflowClient", run: "Run", config: RunConfig) -> None:
     new = [Param(key, value) for key, value in params.items() if key not in run.data.params]
     for start in range(0, len(new), PARAMS_A_BATCH):
         client.log_batch(run.info.run_id, params=new[start : start + PARAMS_A_BATCH])
-    tags = run_tags(config) | {
+    tags = run_tags(config, records) | {
         f"changed.{key}": value[:TAG_LIMIT] for key, value in params.items() if run.data.params.get(key, value) != value
     }
     changed = [RunTag(key, value) for key, value in tags.items() if run.data.tags.get(key) != value]

@@ -85,7 +85,7 @@ def sync_run(
             mlflow_run = run.info.run_id
             if run.info.status != "RUNNING":
                 client.update_run(mlflow_run, status="RUNNING")
-            describe_run(client, run, config)
+            describe_run(client, run, config, records)
             waiting = [record for record in finished if run.data.tags.get(_mark(record)) != record.key[:16]]
             left = len(waiting)
             if any(record.stage == "validate" for record in waiting):

@@ -72,6 +72,14 @@ def test_artifacts_pass_from_stage_to_stage_by_manifest(workplace, tmp_path):
     assert {"start", "import", "download", "compute", "upload", "total"} <= set(record.timings)
 
 
+def test_a_record_says_which_image_ran_it_and_what_its_processes_took(workplace, monkeypatch):
+    monkeypatch.setenv("BURNISH_IMAGE", "registry/make@sha256:1")
+    record = run_make(workplace)
+    assert record.image == "registry/make@sha256:1"
+    assert record.load[0]["memory_mb"] > 10
+    assert record.started_at <= record.load[0]["time"] <= record.finished_at + 0.001
+
+
 def test_a_finished_stage_is_not_run_again(workplace, tmp_path):
     first = run_make(workplace)
     (tmp_path / "rollouts.json").unlink()

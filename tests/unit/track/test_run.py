@@ -2,6 +2,7 @@ import threading
 
 from mlflow import MlflowClient
 
+from burnish.contracts.artifacts import StageRecord
 from burnish.contracts.loading import parse_config
 from burnish.track import run as track_run
 
@@ -56,17 +57,16 @@ def test_the_oldest_of_two_runs_is_kept_and_gets_everything(send, database):
 def test_tags_name_code_images_and_the_clusters_run(send, database, monkeypatch):
     monkeypatch.setenv("BURNISH_GIT_SHA", "abc")
     monkeypatch.setenv("KFP_RUN_ID", "kfp-1")
-    monkeypatch.setenv("BURNISH_IMAGE_UPDATE", "registry/update@sha256:1")
     monkeypatch.setenv("BURNISH_STORE", "s3://key:secret@bucket/prefix")
-    found = send([], "tags")
+    update = StageRecord(run_id="tags", stage="update", round=1, key="u", image="registry/update@sha256:1")
+    found = send([update], "tags")
     tags = MlflowClient(database).get_run(found.run).data.tags
     assert (tags["git_sha"], tags["kfp_run_id"]) == ("abc", "kfp-1")
     assert tags["image.update"] == "registry/update@sha256:1"
     assert tags["burnish.store"] == "s3://bucket/prefix"
-    monkeypatch.setenv("BURNISH_IMAGE_REPORT", "registry/report@sha256:2")
-    send([], "tags")
+    send([update, StageRecord(run_id="tags", stage="execute", round=1, key="e", image="registry/execute:1")], "tags")
     tags = MlflowClient(database).get_run(found.run).data.tags
-    assert (tags["image.update"], tags["image.report"]) == ("registry/update@sha256:1", "registry/report@sha256:2")
+    assert (tags["image.update"], tags["image.execute"]) == ("registry/update@sha256:1", "registry/execute:1")
 
 
 def test_a_chunk_of_a_campaign_lies_under_its_parent(send, database, monkeypatch):
