@@ -1,6 +1,6 @@
 """`burnish doctor`: is everything that a run needs here and working? Each failure names its fix.
 
-With --run it looks at a run instead (doctor_run).
+With --cluster it asks this of a cluster (doctor_cluster); with --run it looks at a run instead (doctor_run).
 """
 
 import argparse
@@ -8,34 +8,33 @@ import importlib.metadata
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
+from burnish.cli.compile import add_cluster_arguments
+from burnish.cli.finding import Finding, print_findings
 from burnish.cli.home import Home
+from burnish.cli.kfp_client import add_kfp_arguments, connect, explained
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.contracts.artifacts import Lineage
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import BurnishError
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What one check found; `fix` is given exactly when it failed."""
-
-    subject: str
-    detail: str
-    fix: str | None = None
-
-
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("doctor", help="check what a run needs here, or say why a run does not learn")
     add_config_arguments(parser)
     parser.add_argument("--home", help="folder of local runs (default: $BURNISH_HOME or ./.burnish)")
+    add_kfp_arguments(parser, "also check this KFP API (default: $KFP_HOST)")
     parser.add_argument(
-        "--host", default=os.environ.get("KFP_HOST"), help="also check this KFP API (default: $KFP_HOST)"
+        "--cluster",
+        action="store_true",
+        help="instead, check the cluster of this pod or of the kubeconfig, for runs with this configuration",
     )
+    parser.add_argument(
+        "--service-account",
+        help="with --cluster: whose rights to check (default: in a pod its own, else KFP's for runs)",
+    )
+    add_cluster_arguments(parser)
     parser.add_argument(
         "--run", nargs="?", const="latest", metavar="RUN_ID",
         help="instead, name the likely causes of a run's trouble and what to change (default: the latest run)",
@@ -50,23 +49,18 @@ def handle(given: argparse.Namespace) -> int:
 
         return diagnose_run(home, None if given.run == "latest" else given.run)
     config = config_of(given)
+    if given.cluster:
+        from burnish.cli.doctor_cluster import check_cluster
+
+        return print_findings(check_cluster(given, config))
     checks: tuple[Callable[[], Finding], ...] = (
         lambda: check_store(home),
         lambda: check_mlflow(home),
         lambda: check_model(config),
         check_sandbox,
-        lambda: check_kfp(given.host),
+        lambda: check_kfp(given.host, given.namespace, given.token_file),
     )
-    console = Console(highlight=False)
-    failures = 0
-    for check in checks:
-        finding = check()
-        failures += finding.fix is not None
-        mark = "[green]✓[/]" if finding.fix is None else "[red]✗[/]"
-        console.print(f"{mark} {finding.subject:<8} {finding.detail}", markup=True)
-        if finding.fix:
-            console.print(f"  {'':<8} fix: {finding.fix}")
-    return 1 if failures else 0
+    return print_findings(check() for check in checks)
 
 
 def check_store(home: Home) -> Finding:
@@ -153,20 +147,16 @@ def check_sandbox() -> Finding:
     return Finding("sandbox", f"runs code in {works.seconds * 1000:.0f} ms and keeps it from reading files outside")
 
 
-def check_kfp(host: str | None) -> Finding:
+def check_kfp(host: str | None, namespace: str | None, token_file: str | None) -> Finding:
     """The local runner's package, and the API when a host is given."""
     if not host:
         return _package("kfp", "kfp", "runs locally; give --host to check a cluster", "kfp")
-    import kfp
-    from kfp_server_api.exceptions import ApiException
-    from urllib3.exceptions import HTTPError
-
     try:
-        client = kfp.Client(host=host, existing_token=os.environ.get("KFP_TOKEN"))
-        health = client.get_kfp_healthz()
-    except (ApiException, HTTPError, ValueError, OSError, TimeoutError) as error:
-        return Finding("kfp", f"{host}: {' '.join(str(error).split())[:200]}", "check --host and KFP_TOKEN")
-    return Finding("kfp", f"{host}: multi-user {bool(health.multi_user)}")
+        with explained(host):
+            health = connect(host, namespace, token_file).get_kfp_healthz()
+    except BurnishError as error:
+        return Finding("kfp", str(error), "give the API's address with --host, and a token that it takes")
+    return Finding("kfp", f"{host}: multi-user {bool(health.multi_user)}; --cluster checks the rest")
 
 
 def _package(subject: str, package: str, detail: str, extra: str) -> Finding:

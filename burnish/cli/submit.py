@@ -6,14 +6,13 @@ A version is named by the content of its IR, so submitting again what is there a
 import argparse
 import hashlib
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burnish.cli.compile import add_cluster_arguments, compile_for_cluster
 from burnish.cli.home import run_id_of
-from burnish.cli.kfp_client import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, connect, explained
+from burnish.cli.kfp_client import add_kfp_arguments, connect, explained
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.cli.watch import watch
 from burnish.contracts.errors import BurnishError
@@ -39,18 +38,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add_cluster_arguments(parser)
     parser.set_defaults(handler=handle)
-
-
-def add_kfp_arguments(parser: argparse.ArgumentParser, host_help: str) -> None:
-    """Where KFP is and who asks."""
-    parser.add_argument("--host", default=os.environ.get("KFP_HOST"), help=host_help)
-    parser.add_argument("--namespace", default=None, help="profile namespace of a multi-user KFP")
-    parser.add_argument(
-        "--token-file",
-        default=os.environ.get(TOKEN_FILE_VARIABLE),
-        help=f"file with a bearer token, read anew for each request (default: ${TOKEN_FILE_VARIABLE}); "
-        f"${TOKEN_VARIABLE}, the token itself, goes before it",
-    )
 
 
 def handle(given: argparse.Namespace) -> int:

@@ -13,8 +13,8 @@ import yaml
 from rendered_chart import CHART, ROOT, containers, pick, pod_of
 
 import burnish
+from burnish.cli.kfp_client import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from burnish.cli.main import main
-from burnish.cli.submit import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from burnish.contracts.loading import load_config
 from burnish.rewards.backends import TOKEN_VARIABLE as SANDBOX_TOKEN_VARIABLE
 from pipelines import placement

@@ -34,6 +34,9 @@ class FakeKfp(BaseHTTPRequestHandler):
                 self.send(server.logs[pod[1]].encode(), "text/plain", 200)
             else:
                 self.reply({"error_message": "no such pod"}, 500)
+        elif path.endswith("/runs"):
+            server.listed.append(self.path)
+            self.reply({"runs": []})
         elif path.endswith("/runs/r1"):
             self.reply(server.states.pop(0) if len(server.states) > 1 else server.states[0])
         else:
@@ -79,7 +82,7 @@ def serve_kfp():
     """The server, with what it was given (`pipelines`, `runs`, ...) and what it will say (`states`, `logs`, ...)."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeKfp)
     server.pipelines, server.versions, server.experiments, server.runs, server.uploads = [], [], [], [], []
-    server.tokens = []
+    server.tokens, server.listed = [], []
     server.multi_user = False
     # Answers to `GET runs/r1`, one after the other, the last one for ever; statuses to refuse the next requests with.
     server.states, server.logs, server.spec, server.refuse = [], {}, None, []
