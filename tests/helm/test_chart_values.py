@@ -10,7 +10,7 @@ from rendered_chart import CHART, ROOT, HelmError
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 # Maps whose keys are the user's own, and parts that Kubernetes or Burnish check when they are used.
-OPEN = {"labels", "strings", "quantities", "objects", "affinity", "valueFrom", "pipelines", "global"}
+OPEN = {"labels", "strings", "quantities", "objects", "affinity", "valueFrom", "pipelines", "placement", "global"}
 
 
 def resolved(schema):
