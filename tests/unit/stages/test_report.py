@@ -106,3 +106,22 @@ def test_a_dead_mlflow_does_not_fail_the_report(write_run, tmp_path, monkeypatch
     assert "http://127.0.0.1:9 cannot be reached" in said
     assert "records are left for the next sync" in said
     assert "s3cret" not in said
+
+
+def test_mlflow_gets_headline_report_and_the_final_policy(write_run, tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    # Without a server, MLflow puts artifacts into the working directory.
+    monkeypatch.chdir(tmp_path)
+    run = write_run()
+    report(run, tmp_path)
+    (version,) = MlflowClient(uri).search_model_versions(f"name = '{run.config.name}'")
+    (last,) = [found for found in run.store.run_records(run.run_id) if (found.stage, found.round) == ("update", 2)]
+    assert version.tags["burnish.policy"] == last.outputs["updated_policy"]
+    tracked = MlflowClient(uri).get_run(version.run_id)
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.tags["mlflow.note.content"].startswith("**pass@1 went from ")
+    files = {file.path for file in MlflowClient(uri).list_artifacts(version.run_id)}
+    assert files == {"report.html", "config.yaml"}

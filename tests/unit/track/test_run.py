@@ -54,6 +54,14 @@ def test_the_oldest_of_two_runs_is_kept_and_gets_everything(send, database):
     assert client.get_run(old).data.params["rounds"] == "2"
 
 
+def test_an_experiment_that_another_stage_made_first_is_taken(send, monkeypatch):
+    real = MlflowClient.get_experiment_by_name
+    answers = iter([None])
+    send([], "warm")
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", lambda self, name: next(answers, real(self, name)))
+    assert send([], "second to come").problem is None
+
+
 def test_tags_name_code_images_and_the_clusters_run(send, database, monkeypatch):
     monkeypatch.setenv("BURNISH_GIT_SHA", "abc")
     monkeypatch.setenv("KFP_RUN_ID", "kfp-1")

@@ -160,3 +160,15 @@ def test_a_dead_server_costs_seconds_and_keeps_its_password(monkeypatch):
     assert (found.sent, found.left) == (0, 5)
     assert found.problem == "http://127.0.0.1:9 cannot be reached"
     assert time.monotonic() - started < 10
+
+
+def test_an_error_of_an_artifact_store_is_a_problem_and_not_the_stages(send, monkeypatch, tmp_path):
+    class UploadFailed(Exception):
+        """Like boto3's, which is no OSError."""
+
+    def refuse(self, run_id, path):
+        raise UploadFailed("no bucket")
+
+    monkeypatch.setattr(MlflowClient, "log_artifact", refuse)
+    found = send(RECORDS, "artifacts", files=[tmp_path / "report.html"])
+    assert (found.sent, found.left, found.problem) == (5, 0, "UploadFailed: no bucket")
