@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
 from burnish.cli.compile import add_cluster_arguments
 from burnish.cli.finding import Finding, print_findings
 from burnish.cli.home import Home
@@ -31,6 +33,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="instead, check the cluster of this pod or of the kubeconfig, for runs with this configuration",
     )
     parser.add_argument(
+        "--pod",
+        action="store_true",
+        help="with --cluster: print a pod that does this inside of the cluster, for `kubectl create -f -`",
+    )
+    parser.add_argument(
         "--service-account",
         help="with --cluster: whose rights to check (default: in a pod its own, else KFP's for runs)",
     )
@@ -49,6 +56,11 @@ def handle(given: argparse.Namespace) -> int:
 
         return diagnose_run(home, None if given.run == "latest" else given.run)
     config = config_of(given)
+    if given.pod:
+        from burnish.cli.doctor_pod import doctor_pod
+
+        print(yaml.safe_dump(doctor_pod(given, config), sort_keys=False), end="")
+        return 0
     if given.cluster:
         from burnish.cli.doctor_cluster import check_cluster
 

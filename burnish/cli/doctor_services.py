@@ -16,8 +16,9 @@ from burnish.cli.finding import Finding
 from burnish.cli.kube import CannotLook, in_a_pod
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import StageError, StoreError
-from pipelines.placement import SETTINGS_CONFIG_MAP, STORE_SECRET
+from pipelines.placement import STORE_SECRET
 
+_INSIDE = "check in a pod: burnish doctor --cluster --pod | kubectl create -f -"
 _HONEST = "def f(x): return x + 1"
 _HONEST_SPEC: dict[str, Any] = {"entry_point": "f", "tests": [{"args": [20], "expected": 21}]}
 # A program that gets 1 out of these got out.
@@ -35,8 +36,7 @@ def check_bucket() -> Iterator[Finding]:
     from burnish.store import open_store
 
     if not os.environ.get("BURNISH_STORE"):
-        hint = f"run this in a pod with ConfigMap {SETTINGS_CONFIG_MAP} and secret {STORE_SECRET} as environment"
-        raise CannotLook(f"BURNISH_STORE is not set; set it and its AWS_* here, or {hint}")
+        raise CannotLook(f"BURNISH_STORE is not set; set it and its AWS_* here, or {_INSIDE}")
     if reason := hidden(os.environ.get("BURNISH_S3_ENDPOINT", "")):
         raise CannotLook(reason)
     try:
@@ -135,9 +135,7 @@ def hidden(url: str) -> str | None:
     try:
         socket.getaddrinfo(host, None)
     except OSError:
-        return (
-            f"{host} is not known outside of the cluster; run this in a pod, or forward its port and name that address"
-        )
+        return f"{host} is not known outside of the cluster; {_INSIDE}, or forward its port and name that address"
     return None
 
 

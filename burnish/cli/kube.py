@@ -44,7 +44,7 @@ class Cluster:
                 own = active["context"].get("namespace")
         except (credentials.ConfigException, OSError) as error:
             raise CannotLook(
-                f"no cluster is configured ({_short(error)}); set KUBECONFIG, or run this in a pod"
+                f"no cluster is configured ({_short(error)}); set KUBECONFIG, or run this in a pod (--pod)"
             ) from None
         self.namespace = namespace or own or STANDALONE_NAMESPACE
         self.core = client.CoreV1Api()

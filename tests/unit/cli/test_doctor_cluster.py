@@ -402,3 +402,38 @@ def test_a_sandbox_that_is_away_is_a_failure():
     finding = doctor_services.check_sandbox_service(service("http://127.0.0.1:9"))
     assert "readyz does not answer" in finding.detail
     assert "execute.service_url" in finding.fix
+
+
+def test_the_pod_that_checks_from_inside_is_valid_restricted_and_has_what_stages_have(cluster, doctor, tmp_path):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    (tmp_path / "placement.yaml").write_text(yaml.safe_dump({"registry": "r.example/b", "tag": "1.2"}))
+    code, shown = doctor(
+        "--pod", "--host", "http://kfp:8888", "--namespace", "rl", "--placement", str(tmp_path / "placement.yaml"),
+        "execute.backend=service", "execute.service_url=http://sandbox:8000",
+    )  # fmt: skip
+    assert code == 0
+    pod = yaml.safe_load(shown)
+    kubernetes_validate.validate(pod, "1.34", strict=True)
+    assert pod["metadata"]["namespace"] == "rl"
+    assert pod["spec"]["serviceAccountName"] == "default-editor"
+    assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == "r.example/b/validate:1.2"
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["command"][3:] == [
+        "doctor", "--cluster", "execute.backend=service", "execute.service_url=http://sandbox:8000", "--namespace=rl",
+    ]  # fmt: skip
+    sources = [next(iter(source.values()))["name"] for source in container["envFrom"]]
+    assert sources == ["burnish", "burnish-store", "burnish-sandbox"]
+
+
+def test_in_a_pod_its_own_account_is_asked_about(cluster, doctor, monkeypatch, tmp_path):
+    (tmp_path / "namespace").write_text("rl")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr("burnish.cli.kube._NAMESPACE_FILE", tmp_path / "namespace")
+    monkeypatch.setattr("kubernetes.config.load_incluster_config", kube_config.load_kube_config)
+    cluster.forbidden = {("get", "secrets")}
+    code, shown = doctor()
+    assert code == 1
+    assert "this pod's account may not get secrets" in shown
+    assert all("user" not in review for review in cluster.reviews)
