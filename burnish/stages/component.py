@@ -22,6 +22,9 @@ from burnish.store import open_store
 
 SUPERVISOR_VARIABLE = "BURNISH_SUPERVISOR_PID"
 
+_OF_ROLLOUTS = ("executions", "rewards", "logprobs")
+"""Kinds whose rows are about rollouts, and so about the policy that drew these."""
+
 
 def run_component(
     name: str,
@@ -71,7 +74,11 @@ def run_component(
             )
         except BurnishError as error:
             _fail(error)
-        _describe(record, outputs, paths, metrics)
+        for key, value in record.metrics.items():
+            if value is not None:
+                metrics.log_metric(key, value)
+        for key, artifact in outputs.items():
+            artifact.metadata.update(_lineage(record, _manifest(paths[key]), inputs or {}))
         if shown:
             _show(outputs, paths, shown)
 
@@ -91,23 +98,29 @@ def _check_compiled_shape(path: Path, overrides: tuple[str, ...], compiled_for: 
             )
 
 
-def _describe(record: StageRecord, outputs: Mapping[str, Any], paths: Mapping[str, str], metrics: Any) -> None:
-    for key, value in record.metrics.items():
-        if value is not None:
-            metrics.log_metric(key, value)
-    for key, artifact in outputs.items():
-        manifest = Manifest.from_json(Path(paths[key]).read_bytes(), paths[key])
-        artifact.metadata.update(
-            {"digest": manifest.digest, "bytes": manifest.size, "code": manifest.lineage.code, **manifest.counts}
-            | ({"image": os.environ["BURNISH_IMAGE"]} if "BURNISH_IMAGE" in os.environ else {})
-            | {name: json.loads(json.dumps(value)) for name, value in manifest.metadata.items()}
-        )
+def _lineage(record: StageRecord, manifest: Manifest, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What KFP shows of an artifact: what it is, how much of it, and what made it."""
+    shown: dict[str, Any] = {"digest": manifest.digest, "bytes": manifest.size, "code": manifest.lineage.code}
+    if manifest.lineage.round is not None:
+        shown["round"] = manifest.lineage.round
+    if "BURNISH_IMAGE" in os.environ and not record.cached:
+        shown["image"] = os.environ["BURNISH_IMAGE"]
+    if manifest.kind in _OF_ROLLOUTS:
+        drawn_by = _manifest(inputs["rollouts"].path).metadata
+        # A run that was stopped passes on rollouts of nobody.
+        if "policy_version" in drawn_by:
+            shown["policy_version"] = drawn_by["policy_version"]
+    return shown | manifest.counts | {name: json.loads(json.dumps(value)) for name, value in manifest.metadata.items()}
+
+
+def _manifest(path: str) -> Manifest:
+    return Manifest.from_json(Path(path).read_bytes(), path)
 
 
 def _show(outputs: Mapping[str, Any], paths: Mapping[str, str], file: str) -> None:
     store = open_store()
     for key, artifact in outputs.items():
-        manifest = Manifest.from_json(Path(paths[key]).read_bytes(), paths[key])
+        manifest = _manifest(paths[key])
         with tempfile.TemporaryDirectory(prefix="burnish-show-") as folder:
             store.fetch(manifest, Path(folder) / "files")
             Path(artifact.path).parent.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from burnish.contracts.artifacts import Manifest
+from burnish.contracts.artifacts import Lineage, Manifest
 from burnish.contracts.loading import load_config
+from burnish.contracts.parquet import write_records
+from burnish.contracts.records import Prompt, Rollout
 from burnish.stages.component import run_component
 from burnish.store import open_store
 
@@ -74,3 +76,36 @@ def test_an_artifact_tells_kfp_its_digest_counts_code_and_image(validate, monkey
     assert prompts.metadata["image"] == "example.com/b/validate@sha256:abc"
     assert manifest.counts.items() <= prompts.metadata.items()
     assert manifest.counts
+    assert "round" not in prompts.metadata
+
+
+def test_what_is_said_of_rollouts_carries_their_round_and_policy(tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("BURNISH_CACHE", str(tmp_path / "cache"))
+    inputs = {
+        name: SimpleNamespace(path=str(tmp_path / f"{name}.json")) for name in ("rollouts", "prompts", "resolved")
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(SMALL))
+    files = {"rollouts": "rollouts.parquet", "prompts": "prompts.parquet", "resolved": "config.yaml"}
+    write_records(tmp_path / "rollouts.parquet", [], Rollout)
+    write_records(tmp_path / "prompts.parquet", [], Prompt)
+    for name, kind in (("rollouts", "rollouts"), ("prompts", "prompts"), ("resolved", "config")):
+        folder = tmp_path / f"folder-{name}"
+        folder.mkdir()
+        (tmp_path / files[name]).rename(folder / files[name])
+        manifest = open_store().put_artifact(
+            kind, folder, lineage=Lineage(stage="rollout", round=3), counts={}, metadata={"policy_version": 2}
+        )
+        (tmp_path / f"{name}.json").write_text(manifest.to_json())
+    executions = SimpleNamespace(path=str(tmp_path / "executions"), metadata={})
+    run_component(
+        "execute",
+        run_id="run",
+        round=3,
+        config=inputs.pop("resolved"),
+        inputs=inputs,
+        outputs={"executions": executions},
+        metrics=Metrics(),
+    )
+    assert executions.metadata["policy_version"] == 2
+    assert executions.metadata["round"] == 3
