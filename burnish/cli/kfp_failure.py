@@ -15,29 +15,34 @@ if TYPE_CHECKING:
     import kfp
 
 _LOG = "/apis/v1alpha1/runs/{run_id}/nodes/{node_id}/log"
-# Argo's pod of a node `<workflow>-<hash>` is `<workflow>-<template>-<hash>`; these are KFP's templates.
-_TEMPLATES = ("retry-system-container-impl", "system-container-impl")
+_ASK_KUBECTL = "see kubectl logs -c main --prefix --tail=20 -l pipeline/runid="
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 
 
-def failure_of(client: "kfp.Client", run_id: str, details: Sequence[Any], task: Task, sole: bool) -> str | None:
-    """One line, or None where nobody tells. `sole`: no other task failed, so every executor that failed is its own."""
+def failure_of(client: "kfp.Client", run_id: str, details: Sequence[Any], task: Task, sole: bool) -> str:
+    """One line; where nobody tells, the command that would.
+
+    `sole`: no other task failed, so every executor that failed is this task's.
+    """
     own = [detail for detail in details if detail.display_name in {task.name, f"{task.name}-driver"}]
     executors = [detail for detail in details if sole and detail.display_name == "executor"]
     for detail in (*own, *executors):
         if detail.state == "FAILED" and detail.error and detail.error.message:
             return first_line(detail.error.message)
     if not any(detail.display_name == task.name and detail.state == "FAILED" for detail in own):
-        return "its driver failed: see the log of its first pod"
-    for pod in _pods([*executors, *own]):
+        return f"its driver did, so it never started; {_ASK_KUBECTL}{run_id}"
+    for pod in _pods([*executors, *own], task.template):
         log = _log_of(client, run_id, pod)
         if log:
             return _last_words(log)
-    return None
+    return f"KFP does not say why; {_ASK_KUBECTL}{run_id}"
 
 
-def _pods(details: Sequence[Any]) -> Iterator[str]:
-    """Names that the pod may have, the latest attempt first."""
+def _pods(details: Sequence[Any], template: str) -> Iterator[str]:
+    """Names that the pod may have, the latest attempt first.
+
+    Children are given by their node, `<workflow>-<hash>`, whose pod is `<workflow>-<template>-<hash>`.
+    """
     nodes = [
         child.pod_name
         for detail in details
@@ -47,17 +52,15 @@ def _pods(details: Sequence[Any]) -> Iterator[str]:
     ]
     for node in nodes:
         workflow, _, digest = node.rpartition("-")
-        yield from (f"{workflow}-{template}-{digest}" for template in _TEMPLATES)
-        yield node
+        yield f"{workflow}-{template}-{digest}"
 
 
 def _log_of(client: "kfp.Client", run_id: str, pod: str) -> str | None:
     from kfp_server_api.exceptions import ApiException
 
-    api = client.runs.run_service_get_run.__self__.api_client
     try:
-        # The generated client knows this path not; it is the one that KFP's own pages read logs from.
-        answer = api.call_api(
+        # The generated client has no method for this path, from which KFP 1's pages read their logs.
+        answer = client._run_api.api_client.call_api(
             _LOG,
             "GET",
             path_params={"run_id": run_id, "node_id": pod},

@@ -35,6 +35,8 @@ class Task:
     """In the IR, and so of its node."""
     title: str
     """What people see."""
+    template: str = "system-container-impl"
+    """Of Argo's workflow: a part of the names of the task's pods."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +50,35 @@ class Progress:
 
 
 def tasks_of(spec: Mapping[str, Any]) -> list[Task]:
-    """Leaves of the pipeline in IR `spec`, each after those it waits for; nested DAGs in place of their task."""
-    # Where the API returns an IR with a platform's part, the pipeline is one of two fields.
-    spec = spec.get("pipeline_spec") or spec
-    return list(_leaves(spec, spec["root"]["dag"]))
+    """Leaves of the pipeline in IR `spec`, each after those it waits for; nested DAGs in place of their task.
+
+    `spec` is the pipeline, or as the API gives it `pipeline_spec` and `platform_spec` beside each other.
+    """
+    platforms = (spec.get("platform_spec") or {}).get("platforms", {})
+    executors = platforms.get("kubernetes", {}).get("deploymentSpec", {}).get("executors", {})
+    pipeline = spec.get("pipeline_spec") or spec
+    return list(_leaves(pipeline, pipeline["root"]["dag"], executors))
 
 
-def _leaves(spec: Mapping[str, Any], dag: Mapping[str, Any]) -> Iterator[Task]:
+def _leaves(spec: Mapping[str, Any], dag: Mapping[str, Any], executors: Mapping[str, Any]) -> Iterator[Task]:
     tasks = dag["tasks"]
     order = TopologicalSorter({name: tasks[name].get("dependentTasks", ()) for name in sorted(tasks)})
     for name in order.static_order():
-        component = spec["components"][tasks[name]["componentRef"]["name"]]
+        task = tasks[name]
+        component = spec["components"][task["componentRef"]["name"]]
         if "dag" in component:
-            yield from _leaves(spec, component["dag"])
+            yield from _leaves(spec, component["dag"], executors)
         else:
-            yield Task(name, tasks[name].get("taskInfo", {}).get("name") or name)
+            executor = executors.get(component.get("executorLabel"), {})
+            yield Task(name, task.get("taskInfo", {}).get("name") or name, _template(task, executor))
+
+
+def _template(task: Mapping[str, Any], executor: Mapping[str, Any]) -> str:
+    """As KFP's compiler to Argo names it (backend/src/v2/compiler/argocompiler/container.go)."""
+    name = "retry-system-container-impl" if "retryPolicy" in task else "system-container-impl"
+    if (metadata := executor.get("podMetadata")) is None:
+        return name
+    return f"metadata-{len(metadata.get('annotations', {}))}-{len(metadata.get('labels', {}))}-{name}"
 
 
 def progress_of(tasks: Sequence[Task], details: Sequence[Any], now: datetime | None = None) -> list[Progress]:
@@ -76,11 +92,12 @@ def progress_of(tasks: Sequence[Task], details: Sequence[Any], now: datetime | N
 
 def _progress(task: Task, nodes: Mapping[str, Sequence[Any]], now: datetime) -> Progress:
     found, drivers = nodes.get(task.name, ()), nodes.get(f"{task.name}-driver", ())
-    # A task whose driver failed is never started: Argo omits it, for which KFP has no state.
+    # A task whose driver failed is never started.
     if any(driver.state == "FAILED" for driver in drivers):
         return Progress(task, "failed")
     if not found:
         return Progress(task, "starting" if drivers else "waiting")
+    # What Argo omits has no state at all in KFP.
     states = {_STATES.get(node.state, "skipped") for node in found}
     state = next(state for state in _FIRST if state in states)
     starts = [node.start_time for node in found if _known(node.start_time)]

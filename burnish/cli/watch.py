@@ -60,7 +60,7 @@ def _follow(client: "kfp.Client", host: str, run_id: str, console: Console, poll
     failed = [one.task for one in progress if one.state == "failed"]
     for task in failed:
         why = failure_of(client, run_id, details, task, sole=len(failed) == 1)
-        console.print(f"[bold red]{escape(task.title)}[/] failed: {escape(why or _no_reason(run_id))}", soft_wrap=True)
+        console.print(f"[bold red]{escape(task.title)}[/] failed: {escape(why)}", soft_wrap=True)
     if run.state == "FAILED" and not failed and run.error and run.error.message:
         console.print(run.error.message, markup=False, soft_wrap=True)
     # Argo calls a workflow a success whose exit handler succeeded after a task inside failed.
@@ -95,10 +95,6 @@ def _patiently(client: "kfp.Client", host: str, run_id: str, view: "_View", pati
             view.note("KFP does not answer; trying again")
         time.sleep(pause)
         pause = min(pause * 2, 30.0)
-
-
-def _no_reason(run_id: str) -> str:
-    return f"KFP does not say why; see kubectl logs -c main --prefix --tail=20 -l pipeline/runid={run_id}"
 
 
 class _View(Protocol):

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from kfp_stand_in import serve_kfp
 from rich.console import Console
 
@@ -22,7 +23,7 @@ def dag(**tasks):
 
 def task(component, title, *after):
     named = {"componentRef": {"name": component}, "taskInfo": {"name": title}}
-    return named | ({"dependentTasks": list(after)} if after else {})
+    return named | {"retryPolicy": {"maxRetryCount": 2}} | ({"dependentTasks": list(after)} if after else {})
 
 
 SPEC = {
@@ -49,11 +50,10 @@ def node(name, state, children=(), seconds=12):
     return {
         "run_id": "r1",
         "display_name": name,
-        "state": state,
         "start_time": "2026-05-01T10:00:00Z",
         "end_time": f"2026-05-01T10:00:{seconds:02d}Z" if ended else NOTHING_YET,
         "child_tasks": [{"pod_name": pod} for pod in children],
-    }
+    } | ({"state": state} if state else {})
 
 
 def run(state, *nodes, **fields):
@@ -75,7 +75,9 @@ FAILED = run(
     node("executor", "FAILED", ["run-x7k2p-22", "run-x7k2p-23"]),
     node("executor(0)", "FAILED"),
     node("executor(1)", "FAILED"),
-    node("rollout-2", "RUNTIME_STATE_UNSPECIFIED"),
+    node("rollout-2-driver", None),
+    node("rollout-2", None),
+    node("exit-handler-1.onExit", "SUCCEEDED"),
     node("report", "SUCCEEDED"),
 )
 
@@ -105,6 +107,29 @@ def details(*nodes):
 
 def test_tasks_are_the_leaves_each_after_what_it_waits_for():
     assert [one.title for one in tasks_of(SPEC)] == ["validate", "round 1 - rollout", "round 2 - rollout", "report"]
+
+
+def test_pods_with_labels_have_a_template_of_their_own():
+    metadata = {"labels": {"queue": "q", "team": "t"}, "annotations": {"a": "b"}}
+    executors = {"exec-stage": {"podMetadata": metadata}, "exec-report": {"secretAsEnv": []}}
+    platform = {"platforms": {"kubernetes": {"deploymentSpec": {"executors": executors}}}}
+    found = {one.name: one.template for one in tasks_of({"pipeline_spec": SPEC, "platform_spec": platform})}
+    assert found["validate"] == "metadata-1-2-retry-system-container-impl"
+    assert found["report"] == "retry-system-container-impl"
+
+
+def test_a_compiled_pipeline_is_read_as_kfp_returns_it(tmp_path, capsys):
+    (tmp_path / "place.yaml").write_text("every_stage: {queue: research}")
+    with pytest.raises(SystemExit):
+        main(["compile", "rounds=2", "--placement", str(tmp_path / "place.yaml"), "-o", str(tmp_path / "ir.yaml")])
+    pipeline, platform = yaml.safe_load_all((tmp_path / "ir.yaml").read_text())
+    tasks = tasks_of({"pipeline_spec": pipeline, "platform_spec": platform})
+    titles = [one.title for one in tasks]
+    assert titles[:2] == ["validate", "sft"]
+    assert titles[-1] == "report"
+    assert titles.index("round 1 - update") < titles.index("round 2 - logprob") < titles.index("round 2 - update")
+    assert len(titles) == len(set(titles)) == 15
+    assert {one.template for one in tasks} == {"metadata-0-1-retry-system-container-impl"}
 
 
 def test_a_watched_run_prints_a_line_a_change_and_ends_with_its_state(kfp_server, capsys):
@@ -139,7 +164,9 @@ def test_a_failed_task_is_named_with_the_last_error_of_its_last_attempt(kfp_serv
 
 def test_without_a_line_of_error_the_exception_counts(kfp_server, capsys):
     kfp_server.states = [FAILED]
-    kfp_server.logs = {"run-x7k2p-system-container-impl-22": "Traceback ...\nKeyError: 'x'\nF0501 exit status 1\n"}
+    kfp_server.logs = {
+        "run-x7k2p-retry-system-container-impl-22": "Traceback ...\nKeyError: 'x'\nF0501 exit status 1\n"
+    }
     assert attach(kfp_server) == 1
     assert "round 1 - rollout failed: KeyError: 'x'" in capsys.readouterr().out
 
@@ -158,9 +185,9 @@ def test_where_nobody_says_why_the_command_that_would_is_named(kfp_server, capsy
 
 
 def test_a_driver_that_failed_is_its_tasks_failure(kfp_server, capsys):
-    kfp_server.states = [run("FAILED", node("rollout-driver", "FAILED"), node("rollout", "RUNTIME_STATE_UNSPECIFIED"))]
+    kfp_server.states = [run("FAILED", node("rollout-driver", "FAILED"), node("rollout", None))]
     assert attach(kfp_server) == 1
-    assert "round 1 - rollout failed: its driver failed" in capsys.readouterr().out
+    assert "round 1 - rollout failed: its driver did, so it never started" in capsys.readouterr().out
 
 
 def test_a_success_with_a_failed_task_inside_is_none(kfp_server, capsys):
