@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import yaml
 
 from burnish.cli.finding import Finding
-from burnish.cli.kube import CannotLook, Cluster, in_a_pod
+from burnish.cli.kube import CannotLook, Cluster, Right, in_a_pod
 from burnish.contracts.config import RunConfig
 from pipelines.placement import (
     SANDBOX_KEYS,
@@ -25,11 +25,9 @@ MINIO_KEYS = ("accesskey", "secretkey")
 
 AGENT_SANDBOX = "agents.x-k8s.io"
 
-Right = tuple[str, str, str]
-"""verb, API group, resource."""
-
-SUBMIT_RIGHTS: tuple[Right, ...] = tuple(
-    (verb, "pipelines.kubeflow.org", resource)
+# What KFP itself looks up for whoever submits, where it is multi-user.
+SUBMIT_RIGHTS = tuple(
+    Right(verb, "pipelines.kubeflow.org", resource)
     for resource, verbs in (
         ("pipelines", ("create", "list")),
         ("experiments", ("create", "list")),
@@ -37,15 +35,6 @@ SUBMIT_RIGHTS: tuple[Right, ...] = tuple(
     )
     for verb in verbs
 )
-"""What KFP itself looks up for whoever submits, where it is multi-user."""
-
-STAGE_RIGHTS: tuple[Right, ...] = (
-    ("create", "argoproj.io", "workflowtaskresults"),
-    ("patch", "argoproj.io", "workflowtaskresults"),
-    ("get", "", "configmaps"),
-    ("get", "", "secrets"),
-)
-"""What Argo's executor and KFP's launcher do in every pod of a run."""
 
 
 def check_settings(cluster: Cluster) -> Finding:
@@ -96,17 +85,11 @@ def _key_finding(cluster: Cluster, name: str, keys: Iterable[str], found: set[st
 
 def check_pipeline_root(cluster: Cluster) -> Finding:
     """Where KFP keeps what passes between tasks, and the secret it takes for it."""
-    launcher = cluster.config_map(LAUNCHER_CONFIG_MAP) or {}
-    root = launcher.get("defaultPipelineRoot") or DEFAULT_PIPELINE_ROOT
-    scheme, _, rest = root.partition("://")
-    if scheme not in {"minio", "s3", "gs"} or not rest:
-        fix = f"set defaultPipelineRoot of ConfigMap {LAUNCHER_CONFIG_MAP}, like s3://bucket/folder"
-        return Finding("root", f"pipeline root {root!r} is of no kind that KFP knows", fix)
     try:
-        secret, keys = _root_secret(launcher, scheme)
-    except (yaml.YAMLError, AttributeError):
-        fix = "correct it, or let the chart write it (kfpLauncher.enabled)"
-        return Finding("root", f"providers of ConfigMap {LAUNCHER_CONFIG_MAP} cannot be understood", fix)
+        root, secret, keys = _pipeline_root(cluster)
+    except ValueError as error:
+        fix = f"correct ConfigMap {LAUNCHER_CONFIG_MAP}, or let the chart write it (kfpLauncher.enabled)"
+        return Finding("root", str(error), fix)
     if not secret:
         return Finding("root", f"{root}, with the credentials of the pod")
     finding = _check_secret(cluster, secret, keys)
@@ -115,8 +98,20 @@ def check_pipeline_root(cluster: Cluster) -> Finding:
     return Finding("root", f"{root}, with secret {secret}")
 
 
+def _pipeline_root(cluster: Cluster) -> tuple[str, str | None, tuple[str, ...]]:
+    """Address, secret (None: none is taken) and its keys. Raises CannotLook, ValueError for what KFP does not take."""
+    launcher = cluster.config_map(LAUNCHER_CONFIG_MAP) or {}
+    root = launcher.get("defaultPipelineRoot") or DEFAULT_PIPELINE_ROOT
+    scheme, _, rest = root.partition("://")
+    if scheme not in {"minio", "s3", "gs"} or not rest:
+        raise ValueError(f"pipeline root {root!r} is not like s3://bucket/folder, minio://... or gs://...")
+    try:
+        return root, *_root_secret(launcher, scheme)
+    except (yaml.YAMLError, AttributeError):
+        raise ValueError(f"providers of ConfigMap {LAUNCHER_CONFIG_MAP} cannot be understood") from None
+
+
 def _root_secret(launcher: Mapping[str, str], scheme: str) -> tuple[str | None, tuple[str, ...]]:
-    """Name and keys of the secret; None where KFP takes none."""
     providers = yaml.safe_load(launcher.get("providers") or "") or {}
     default = (providers.get(scheme) or {}).get("default")
     if default is None:
@@ -131,7 +126,7 @@ def _root_secret(launcher: Mapping[str, str], scheme: str) -> tuple[str | None, 
 
 def check_submit_rights(cluster: Cluster) -> Finding:
     """Whether whoever runs this may submit, where KFP is multi-user."""
-    missing = [_named(right) for right in SUBMIT_RIGHTS if not cluster.may(*right)]
+    missing = [str(right) for right in SUBMIT_RIGHTS if not cluster.may(right)]
     if missing:
         fix = "let an admin name you in the chart's rbac.submitters, with kfp.multiUser on"
         return Finding("rights", f"you may not {', '.join(missing)} in namespace {cluster.namespace}", fix)
@@ -143,22 +138,28 @@ def check_stage_rights(cluster: Cluster, config: RunConfig, account: str | None,
     if account is None and not in_a_pod():
         account = "default-editor" if multi_user else "pipeline-runner"
     who = f"service account {account}" if account else "this pod's account"
-    missing = [_named(right) for right in STAGE_RIGHTS if not cluster.may(*right, account=account)]
+    missing = [str(right) for right in _stage_rights(cluster) if not cluster.may(right, account)]
     fix = "bind it to the role that KFP's manifests give the account of its runs"
     if not missing and config.execute.backend == "kubernetes":
         place = config.execute.namespace or cluster.namespace
         verbs = ("create", "get", "patch", "delete")
-        rights = [(verb, AGENT_SANDBOX, "sandboxes") for verb in verbs]
-        missing = [_named(right) for right in rights if not cluster.may(*right, account=account, namespace=place)]
+        rights = [Right(verb, AGENT_SANDBOX, "sandboxes") for verb in verbs]
+        missing = [str(right) for right in rights if not cluster.may(right, account, place)]
         fix = "name it in the chart's rbac.agentSandbox"
     if missing:
         return Finding("rights", f"{who} may not {', '.join(missing)}", fix)
     return Finding("rights", f"{who} may do what a run's pods do")
 
 
-def _named(right: Right) -> str:
-    verb, group, resource = right
-    return f"{verb} {resource}{f'.{group}' if group else ''}"
+def _stage_rights(cluster: Cluster) -> list[Right]:
+    """What Argo's executor and KFP's launcher do in every pod of a run."""
+    results = [Right(verb, "argoproj.io", "workflowtaskresults") for verb in ("create", "patch")]
+    reads = [Right("get", "", "configmaps", LAUNCHER_CONFIG_MAP)]
+    try:
+        _, secret, _ = _pipeline_root(cluster)
+    except (CannotLook, ValueError):
+        return results + reads
+    return results + reads + ([Right("get", "", "secrets", secret)] if secret else [])
 
 
 def cannot(subject: str, error: CannotLook) -> Finding:

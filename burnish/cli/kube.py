@@ -6,7 +6,7 @@ Nothing is changed in the cluster, and of a secret only the names of its keys ar
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from burnish.contracts.errors import BurnishError
 
@@ -22,6 +22,20 @@ class CannotLook(Exception):
 def in_a_pod() -> bool:
     """Whether this process runs in a pod."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+class Right(NamedTuple):
+    """Something that one may be allowed to do in a namespace."""
+
+    verb: str
+    group: str
+    resource: str
+    name: str | None = None
+    """Of the one object; None: any."""
+
+    def __str__(self) -> str:
+        kind = f"{self.resource}.{self.group}" if self.group else self.resource
+        return f"{self.verb} {kind}{f' {self.name}' if self.name else ''}"
 
 
 class Cluster:
@@ -77,12 +91,10 @@ class Cluster:
         found = self.read(f"secret {name}", self.core.read_namespaced_secret, name, self.namespace)
         return None if found is None else set(found.data or {})
 
-    def may(
-        self, verb: str, group: str, resource: str, account: str | None = None, namespace: str | None = None
-    ) -> bool:
+    def may(self, right: Right, account: str | None = None, namespace: str | None = None) -> bool:
         """Whether this process may, or the service account `account` of the namespace. Raises CannotLook."""
         place = namespace or self.namespace
-        asked = self.models.V1ResourceAttributes(verb=verb, group=group, resource=resource, namespace=place)
+        asked = self.models.V1ResourceAttributes(**right._asdict(), namespace=place)
         api = self.models.AuthorizationV1Api()
         if account is None:
             spec = self.models.V1SelfSubjectAccessReviewSpec(resource_attributes=asked)

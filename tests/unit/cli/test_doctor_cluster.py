@@ -190,7 +190,7 @@ def test_an_api_server_that_is_gone_is_a_failure(cluster, doctor):
         ),
         (
             f"{CORE}/configmaps/kfp-launcher", named("kfp-launcher", data={"defaultPipelineRoot": "/mnt/x"}),
-            "pipeline root '/mnt/x' is of no kind", "like s3://bucket/folder",
+            "pipeline root '/mnt/x' is not like s3://bucket/folder", "correct ConfigMap kfp-launcher",
         ),
         (
             f"{CORE}/configmaps/kfp-launcher",
@@ -256,7 +256,7 @@ def test_sandboxes_of_the_clusters_own_need_their_api_their_rights_and_their_run
         review["resourceAttributes"]["resource"]: review["resourceAttributes"]["namespace"]
         for review in cluster.reviews
     }
-    assert (places["sandboxes"], places["secrets"]) == ("box", "rl")
+    assert (places["sandboxes"], places["configmaps"]) == ("box", "rl")
     version = {"groupVersion": "agents.x-k8s.io/v1beta1", "version": "v1beta1"}
     group = {"name": "agents.x-k8s.io", "versions": [version], "preferredVersion": version}
     cluster.objects["/apis/"] = {"groups": [group]}
@@ -435,5 +435,5 @@ def test_in_a_pod_its_own_account_is_asked_about(cluster, doctor, monkeypatch, t
     cluster.forbidden = {("get", "secrets")}
     code, shown = doctor()
     assert code == 1
-    assert "this pod's account may not get secrets" in shown
+    assert "this pod's account may not get secrets mlpipeline-minio-artifact" in shown
     assert all("user" not in review for review in cluster.reviews)
