@@ -5,6 +5,7 @@ The token comes from a file that may be renewed, or from the environment; it nev
 
 import argparse
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -47,12 +48,15 @@ def connect(host: str, namespace: str | None, token_file: str | None) -> "kfp.Cl
             # The original, which the constructor calls, asks five times, five seconds apart, and hides the answer.
             return self.healthzs.healthz_service_get_healthz()
 
-    return Client(
-        host=host,
-        namespace=namespace or "kubeflow",
-        existing_token=os.environ.get(TOKEN_VARIABLE),
-        credentials=ServiceAccountTokenVolumeCredentials(token_file) if token_file else None,
-    )
+    with warnings.catch_warnings():
+        # It warns of servers older than any that takes this pipeline.
+        warnings.simplefilter("ignore", FutureWarning)
+        return Client(
+            host=host,
+            namespace=namespace or "kubeflow",
+            existing_token=os.environ.get(TOKEN_VARIABLE),
+            credentials=ServiceAccountTokenVolumeCredentials(token_file) if token_file else None,
+        )
 
 
 @contextmanager

@@ -46,6 +46,11 @@ def handle(given: argparse.Namespace) -> int:
         return _compare(other, second)
     if not given.host and not given.dry_run:
         raise BurnishError("--host is not given and KFP_HOST is not set; name the KFP API's address")
+    if other:
+        # A run that cannot be compared with should be known of before hours of training.
+        from burnish.cli.compare_runs import curves_of
+
+        curves_of(other)
     if given.attach:
         with explained(given.host):
             client = connect(given.host, given.namespace, given.token_file)

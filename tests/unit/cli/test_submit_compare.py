@@ -108,6 +108,14 @@ def test_the_run_just_started_is_compared_once_it_ended(two_runs, capsys):
     assert "run 'demo-" in shown.err
 
 
+def test_a_run_that_cannot_be_compared_with_is_known_of_before_anything_starts(two_runs, capsys):
+    with serve_kfp() as server:
+        assert submit("--host", server.host, "--compare", "three-3", "name=demo", "rounds=1") == 1
+        assert not server.runs
+        assert not server.uploads
+    assert "run 'three-3' left no figures" in capsys.readouterr().err
+
+
 def test_the_metrics_are_names_that_a_run_has():
     from burnish.track.points import metric_points
 
