@@ -231,3 +231,5 @@ class Zygote:
                     os.killpg(child.group, signal.SIGKILL)
             self._over(child, _KILLED)
         self._process.kill()
+        # Its socket closes a moment before it is over, and until then it would pass for alive.
+        self._process.wait()

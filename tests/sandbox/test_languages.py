@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from liveness import alive
 
 from sandbox import languages, user
 from sandbox.limits import Limits
@@ -255,10 +256,3 @@ def test_when_the_zygote_is_killed_what_a_program_had_started_goes_too():
             time.sleep(0.02)
         assert not any(map(alive, seen))
         assert run(fresh, "bash", "echo 3").verdicts == ("passed",)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from liveness import alive
 
 from sandbox import landlock, seccomp
 from sandbox.confine import escapes
 from sandbox.limits import Limits
+from sandbox.process import Zygote
 from sandbox.spec import parse_spec
 from sandbox.verdicts import Sandbox
 
@@ -173,14 +175,15 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_trying_the_doors_unconfined_finds_them_open_and_leaves_nothing():
     before = set(glob.glob("/tmp/sandbox-escape*"))
     assert {"read /etc/passwd", "write to /tmp", "make a socket", "fork"} <= set(escapes())
     assert set(glob.glob("/tmp/sandbox-escape*")) == before
+
+
+def test_a_zygote_found_dead_is_dead_at_once_so_that_the_next_program_gets_a_fresh_one():
+    for _ in range(5):
+        zygote = Zygote()
+        zygote._zygote_died()
+        assert not zygote.alive
+        zygote.close()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from liveness import alive
 from running_service import ENDLESS, GOOD, SPEC, RunningService
 
 
@@ -302,7 +303,7 @@ def test_killed_in_the_middle_it_leaves_no_process():
         assert programs
         doomed.process.kill()
         doomed.process.wait()
-        assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started + programs))
+        assert eventually(lambda: not any(map(alive, started + programs)))
 
 
 def test_the_log_is_json_about_jobs_and_never_holds_code_tests_output_or_the_token():

@@ -64,7 +64,7 @@ def test_the_server_dies_with_a_parent_that_was_killed(tmp_path):
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    assert wait_until(lambda: not processes_of(tmp_path / "home"), 20)
+    assert wait_until(lambda: not processes_of(tmp_path / "home"), 60)
 
 
 def test_a_pid_file_of_another_process_is_not_believed(tmp_path):
