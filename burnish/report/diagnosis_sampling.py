@@ -7,11 +7,13 @@ from burnish.report.symptom import Rule, Symptom
 
 # A limit this small is not worth a word for being large.
 _SMALL_LIMIT = 64
+_MOSTLY_RIGHT = 0.8
 
 
 def length_limit_too_small(figures: Figures) -> Symptom | None:
     cut = figures.late("rollout", "truncated_share")
-    if cut is None or cut < 0.2:
+    # Where nearly all is right, what is cut off comes after the answer.
+    if cut is None or cut < 0.2 or (figures.solved or 0.0) >= _MOSTLY_RIGHT:
         return None
     limit = figures.config.rollout.max_new_tokens
     solved = "" if figures.solved is None else f"; {figures.solved:.0%} of the answers are right"

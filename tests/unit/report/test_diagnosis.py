@@ -351,3 +351,9 @@ def test_length_and_reward_are_compared_inside_their_group():
     inside = samples("a", [(10, 0.0), (20, 1.0)]) + samples("b", [(90, 1.0), (80, 0.0)])
     assert sample_stats(inside).length_reward == pytest.approx(1.0)
     assert sample_stats([]).length_reward is None
+
+
+@pytest.mark.parametrize(("solved", "named"), [(0.3, True), (0.86, False)])
+def test_a_limit_that_cuts_after_the_answer_is_not_too_small(solved, named):
+    found = diagnose(view_of(rollout={"truncated_share": 0.7}, reward={"solved/mean": solved}))
+    assert ("Length limit too small" in {diagnosis.rule for diagnosis in found}) == named
