@@ -127,9 +127,20 @@ def _unknown_key(location: tuple[int | str, ...], path: str, root: type[BaseMode
     *parents, key = location
     model = _model_at(parents, root)
     names = list(model.model_fields) if model else []
-    nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+    nearest = _deeper(str(key), model) or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known here: {', '.join(names)}"
     return f"{path} is not a known key; {hint}"
+
+
+def _deeper(key: str, model: type[BaseModel] | None, prefix: str = "") -> list[str]:
+    """Fields below `model` that have the name, or whose path has it when dots are written as underscores."""
+    found = []
+    for name, field in (model.model_fields if model else {}).items():
+        path = f"{prefix}{name}"
+        if prefix and key in (name, path.replace(".", "_")):
+            found.append(path)
+        found += _deeper(key, section_model(field.annotation), f"{path}.")
+    return found
 
 
 def _model_at(location: Sequence[int | str], root: type[BaseModel]) -> type[BaseModel] | None:

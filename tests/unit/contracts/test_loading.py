@@ -25,6 +25,9 @@ def test_overrides_reach_sections_and_lists(tmp_path):
     [
         ("rolout.temperature=1", ["rolout", "did you mean 'rollout'"]),
         ("rollout.temprature=1", ["rollout.temprature", "did you mean 'temperature'"]),
+        ("update.kl_coef=0.1", ["update.kl_coef", "did you mean 'kl.coef'"]),
+        ("update.clip_high=0.3", ["update.clip_high", "did you mean 'loss.clip_high'"]),
+        ("temperature=1", ["temperature", "did you mean 'rollout.temperature'"]),
         ("rollout.temperature=-1", ["rollout.temperature", "-1", "greater than 0"]),
         ("update.preset=ppoo", ["update.preset", "'ppoo'", "'grpo'"]),
         ("evaluate.k=[64]", ["evaluate", "k=64", "evaluate.samples >= 64"]),
