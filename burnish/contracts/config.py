@@ -8,6 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from burnish.contracts.algorithm import CollapseConfig, UpdateConfig
+from burnish.contracts.cost import CostConfig
+from burnish.contracts.endpoint import EndpointConfig
 from burnish.contracts.section import Section
 
 SCHEMA_VERSION = 1
@@ -97,8 +99,10 @@ class SftConfig(Section):
 
 
 class RolloutConfig(Section):
-    engine: Literal["hf", "vllm"] = "hf"
-    """`hf` runs wherever torch runs; `vllm` needs the vLLM image or package."""
+    engine: Literal["hf", "vllm", "endpoint"] = "hf"
+    """`hf` runs wherever torch runs; `vllm` needs the vLLM image or package; `endpoint` asks a warm rollout server."""
+    endpoint: EndpointConfig = Field(default_factory=EndpointConfig)
+    """`endpoint` only: the server."""
     prompts_per_round: int = Field(32, ge=1)
     """Prompts (groups) sampled in a round."""
     samples_per_prompt: int = Field(8, ge=1)
@@ -119,6 +123,18 @@ class RolloutConfig(Section):
     """Largest mean difference, in nats a token, between the sampler's logprobs of the policy's probe and the trainer's
     own; beyond it the sampler does not run the policy's weights and the stage fails. 0: not checked. Empty: 0.05 in
     float32, 0.15 in bfloat16."""
+
+    @model_validator(mode="after")
+    def _endpoint_has_an_address(self) -> "RolloutConfig":
+        url = self.endpoint.url
+        if (self.engine == "endpoint") != bool(url):
+            raise ValueError(
+                f"engine is {self.engine!r} and endpoint.url is {url!r}: "
+                "engine=endpoint needs an address, and no other engine has one"
+            )
+        if url and not url.startswith(("http://", "https://")):
+            raise ValueError(f"endpoint.url is {url!r}; it must be like http://burnish-rollout-server:8000")
+        return self
 
 
 class ExecuteConfig(Section):
@@ -284,6 +300,8 @@ class RunConfig(Section):
     """MLflow."""
     report: ReportConfig = Field(default_factory=ReportConfig)
     """The HTML report."""
+    cost: CostConfig = Field(default_factory=CostConfig)
+    """Prices and the run's budget."""
 
     @field_validator("tasks")
     @classmethod
