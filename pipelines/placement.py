@@ -4,6 +4,7 @@ A YAML file may say it (`burnish compile --placement FILE`): for every stage, fo
 """
 
 import difflib
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from kfp.dsl import PipelineTask
 from pydantic import Field, model_validator
 
 import burnish
+from burnish.contracts.cost import RESOURCES_VARIABLE
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import load_section
 from burnish.contracts.section import Section
@@ -173,6 +175,7 @@ def _give_volumes(task: PipelineTask, asked: StagePlacement) -> None:
 def _give_environment(task: PipelineTask, asked: StagePlacement, stage: str, image: str) -> None:
     # The commit is in the image already, as BURNISH_GIT_SHA.
     task.set_env_variable("BURNISH_IMAGE", image)
+    task.set_env_variable(RESOURCES_VARIABLE, json.dumps(asked.resources))
     for name, value in asked.env.items():
         task.set_env_variable(name, value)
     kubernetes.use_field_path_as_env(task, "KFP_RUN_ID", f"metadata.labels['{RUN_LABEL}']")

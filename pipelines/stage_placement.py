@@ -7,11 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from burnish.contracts.cost import CPU
 from burnish.contracts.section import Section
 
 Cpu = Annotated[str, Field(pattern=r"^([0-9]*\.)?[0-9]+m?$")]
 # What both KFP's compiler and Kubernetes take: the driver crashes on what Kubernetes cannot parse.
 Size = Annotated[str, Field(pattern=r"^[0-9]+([EPTGM]i?|Ki)?$")]
+
+GPU_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "karpenter.k8s.aws/instance-gpu-name")
+"""Labels of nodes that say which GPU they have."""
 
 
 class Toleration(Section):
@@ -90,6 +94,15 @@ class StagePlacement(Section):
     secrets: dict[str, list[str]] = Field(default_factory=dict)
     """Further environment variables from secrets, such as `{hugging-face: [HF_TOKEN]}`: the keys that become variables
     of the same name."""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What the pod is paid for: CPU cores, and GPUs by the name that prices know them by."""
+        cores = float(self.cpu[:-1]) / 1000 if self.cpu.endswith("m") else float(self.cpu)
+        if not self.gpus:
+            return {CPU: cores}
+        kind = next((self.node_selector[label] for label in GPU_LABELS if label in self.node_selector), self.gpu_type)
+        return {CPU: cores, kind: float(self.gpus)}
 
 
 _HOUR = 3600

@@ -50,6 +50,9 @@ class Home:
 
 
 def run_id_of(config: RunConfig) -> str:
-    """Name and digest of the configuration: the same configuration continues its run, a changed one is a new run."""
-    digest = hashlib.sha256(canonical_json(config.model_dump(mode="json")).encode()).hexdigest()
+    """Name and digest of the configuration: the same configuration continues its run, a changed one is a new run.
+
+    Prices and budget change no result, so a run that its budget ended goes on with a larger one.
+    """
+    digest = hashlib.sha256(canonical_json(config.model_dump(mode="json", exclude={"cost"})).encode()).hexdigest()
     return f"{config.name}-{digest[:8]}"

@@ -124,6 +124,8 @@ class StageRecord(BaseModel):
     """Digest of everything the result depends on; the same key gives the same result."""
     cached: bool = False
     """The result was remembered from an earlier attempt; metrics and timings are those of that attempt."""
+    cached_from: str = ""
+    """Run that the earlier attempt was made in."""
     outputs: dict[str, str] = Field(default_factory=dict)
     """Manifest digest of each output."""
     metrics: dict[str, float | None] = Field(default_factory=dict)
@@ -138,6 +140,8 @@ class StageRecord(BaseModel):
     """Rows of what the stage's processes took, along `time` (Unix): cores, memory, GPUs (burnish/track/load.py)."""
     image: str = ""
     """Container image that ran it, as BURNISH_IMAGE names it; empty outside a container."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """What its pod asked for, as BURNISH_RESOURCES says it: `cpu` in cores, GPUs by type. Empty: not known."""
     started_at: float = 0.0
     """Unix time."""
     finished_at: float = 0.0
@@ -145,6 +149,13 @@ class StageRecord(BaseModel):
     """One line, when the stage failed."""
     skipped: bool = False
     """The run had been stopped before this stage's turn, so it passed its inputs on."""
+    stop_reason: str = ""
+    """One line, where this very stage was the one that stopped the run."""
+
+    @property
+    def seconds(self) -> float:
+        """From the start of its process to its end."""
+        return self.timings.get("total") or max(0.0, self.finished_at - self.started_at)
 
     @property
     def title(self) -> str:

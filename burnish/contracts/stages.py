@@ -27,13 +27,16 @@ class Stage:
     """Light stages have no torch in their image."""
     tracked: bool = False
     """Its process brings MLflow up to date with all of the run's records when it is done."""
+    begins_round: bool = False
+    """Whether the budget bears another round is asked before it."""
     remembered: bool = True
     """The same inputs and settings give the same result, so a finished one is never run again."""
 
 
 _ALL = (
     "schema_version", "name", "seed", "rounds", "max_staleness", "model", "tasks", "sft", "rollout", "execute",
-    "reward", "logprob", "update", "collapse", "evaluate", "runtime", "track", "report",
+    "reward", "logprob", "update", "collapse", "evaluate", "runtime", "track", "report", "cost",
+    "start", "campaign",
 )  # fmt: skip
 
 STAGES: dict[str, Stage] = {
@@ -52,7 +55,7 @@ STAGES: dict[str, Stage] = {
             reads={"prompts": "prompts"},
             # Where the rounds start from; the critic and the verdict are empty until an update has something to say.
             writes={"policy": "policy", "trainer_state": "trainer_state", "critic": "critic", "verdict": "verdict"},
-            sections=("seed", "model", "sft", "runtime"),
+            sections=("seed", "model", "sft", "runtime", "start"),
             torch=True,
         ),
         Stage(
@@ -61,6 +64,7 @@ STAGES: dict[str, Stage] = {
             writes={"rollouts": "rollouts"},
             sections=("seed", "model", "tasks", "rollout", "runtime"),
             torch=True,
+            begins_round=True,
         ),
         Stage(
             "execute",
@@ -98,7 +102,7 @@ STAGES: dict[str, Stage] = {
                 "updated_critic": "critic",
                 "updated_verdict": "verdict",
             },
-            sections=("seed", "rounds", "model", "rollout", "reward", "update", "collapse", "runtime"),
+            sections=("seed", "rounds", "model", "rollout", "reward", "update", "collapse", "runtime", "start"),
             torch=True,
             tracked=True,
         ),
@@ -106,7 +110,7 @@ STAGES: dict[str, Stage] = {
             "evaluate",
             reads={"policy": "policy", "prompts": "prompts"},
             writes={"evaluation": "evaluation"},
-            sections=("seed", "model", "rollout", "execute", "reward", "evaluate", "runtime"),
+            sections=("seed", "model", "rollout", "execute", "reward", "evaluate", "runtime", "start"),
             torch=True,
         ),
         Stage(

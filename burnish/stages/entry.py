@@ -20,12 +20,13 @@ from typing import Any
 import burnish
 from burnish.contracts.artifacts import Lineage, Manifest, StageRecord, canonical_json, stage_title
 from burnish.contracts.config import RunConfig
+from burnish.contracts.cost import beyond_budget
 from burnish.contracts.errors import BurnishError, ContractError
 from burnish.contracts.loading import load_config
 from burnish.contracts.stages import STAGES, Stage
 from burnish.stages.progress import announce, process_age
 from burnish.store import ArtifactStore, open_store
-from burnish.track.load import LoadSampler
+from burnish.track.load import LoadSampler, asked_resources
 from burnish.track.sync import sync_run
 
 
@@ -97,7 +98,7 @@ def run_stage(
     label: str = "",
     overrides: tuple[str, ...] = (),
 ) -> StageRecord:
-    """Run stage `name`. `inputs` and `outputs` map artifact names to paths of manifest files.
+    """Run stage `name`. `inputs` and `outputs` map artifact names to paths of manifest files; `round` counts in the DAG.
 
     Raises BurnishError for anything a person can fix; the record of the failure is in the store by then.
     """
@@ -109,6 +110,9 @@ def run_stage(
     _check_names(stage, manifests, outputs)
     store = open_store()
     config = _load_config(Path(config_path), overrides, store)
+    if round is not None:
+        round += config.start.round
+    _refer_to_start(manifests, config, store)
     key = result_key(stage, config, manifests, round, label)
     timings: dict[str, float] = {"start": start_seconds}
     title = stage_title(name, round, label)
@@ -116,19 +120,22 @@ def run_stage(
     known = store.get_result(key) if stage.remembered else None
     if known:
         announce(f"{title}: result is known, nothing to do")
-        record = known.model_copy(update={"run_id": run_id, "cached": True})
+        record = known.model_copy(update={"run_id": run_id, "cached": True, "cached_from": known.run_id})
         _write_manifests({output: store.get_manifest(digest) for output, digest in known.outputs.items()}, outputs)
         store.put_run_record(record)
         return record
-
-    if any(manifest.metadata.get("stopped") for manifest in manifests.values()):
-        announce(f"{title}: the run was stopped, nothing to do")
+    stopped = any(manifest.metadata.get("stopped") for manifest in manifests.values())
+    stop_reason = None
+    if stage.begins_round and not stopped and config.cost.budget is not None:
+        stop_reason = beyond_budget(store.run_records(run_id), config.cost, round or 1)
+    if stopped or stop_reason:
+        announce(f"{title}: {stop_reason or 'the run was stopped, nothing to do'}")
         written = _pass_on(stage, manifests, store, round)
-        digests = {output: manifest.digest for output, manifest in written.items()}
-        moment = {"started_at": started_at, "finished_at": time.time(), "timings": timings}
         record = StageRecord(
-            run_id=run_id, stage=name, label=label, round=round, key=key, outputs=digests, skipped=True, **moment
-        )
+            run_id=run_id, stage=name, label=label, round=round, key=key, skipped=True, stop_reason=stop_reason or "",
+            outputs={output: manifest.digest for output, manifest in written.items()}, resources=asked_resources(),
+            started_at=started_at, finished_at=time.time(), timings=timings,
+        )  # fmt: skip
         store.put_run_record(record)
         _write_manifests(written, outputs)
         return record
@@ -136,7 +143,7 @@ def run_stage(
     announce(f"{title}: started")
     failed = StageRecord(
         run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at,
-        image=os.environ.get("BURNISH_IMAGE", ""),
+        image=os.environ.get("BURNISH_IMAGE", ""), resources=asked_resources(),
     )  # fmt: skip
     try:
         with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder, LoadSampler() as load:
@@ -240,6 +247,13 @@ def _read_manifest(stage: Stage, name: str, path: Path) -> Manifest:
     if manifest.kind != stage.reads[name]:
         raise ContractError(f"{stage.name}: input {name!r} is a {manifest.kind}, expected a {stage.reads[name]}")
     return manifest
+
+
+def _refer_to_start(manifests: dict[str, Manifest], config: RunConfig, store: ArtifactStore) -> None:
+    """The DAG of a run that goes on from an earlier one takes its first policy for the reference; put the real one."""
+    found, start = manifests.get("reference"), config.start
+    if found and start.reference and found.digest == start.policy:
+        manifests["reference"] = store.get_manifest(start.reference)
 
 
 def _check_names(stage: Stage, inputs: Mapping[str, Manifest], outputs: Mapping[str, str]) -> None:

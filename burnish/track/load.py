@@ -1,8 +1,10 @@
-"""What a stage's processes take while it runs: CPU cores, resident memory and every GPU, a row every few seconds.
+"""What a stage's processes take while it runs: CPU cores, resident memory and every GPU, a row every few seconds;
+and what its pod had asked for.
 
 It reads /proc and asks nvidia-smi, so light stages need no package for it and a machine without a GPU pays nothing.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +12,9 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
+
+from burnish.contracts.cost import RESOURCES_VARIABLE
+from burnish.contracts.errors import ConfigError
 
 INTERVAL_SECONDS = 5.0
 MAX_ROWS = 120
@@ -84,6 +89,16 @@ class LoadSampler:
             self._smi = None
             return {}
         return parse_gpus(text)
+
+
+def asked_resources() -> dict[str, float]:
+    """What the placement says that this pod asked for, which the pod itself cannot see. Raises ConfigError."""
+    text = os.environ.get(RESOURCES_VARIABLE, "")
+    try:
+        return {str(name): float(amount) for name, amount in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        example = '{"cpu": 4}'
+        raise ConfigError(f"{RESOURCES_VARIABLE} is {text!r}; set it to JSON such as {example}, or unset it") from None
 
 
 def parse_gpus(text: str) -> dict[str, float]:

@@ -90,6 +90,7 @@ def test_every_setting_of_a_stage_is_in_the_ir(tmp_path):
         "BURNISH_CACHE": "/var/cache/burnish",
         "BURNISH_CACHE_GB": "200",
         "BURNISH_IMAGE": container["image"],
+        "BURNISH_RESOURCES": '{"cpu": 1.5, "nvidia.com/mig-3g.40gb": 2.0}',
         "HF_HUB_OFFLINE": "1",
     }
     assert pod["activeDeadlineSeconds"] == "600"
@@ -125,7 +126,7 @@ def test_the_default_pod_is_bounded_in_time_and_not_root(tmp_path):
         assert "podMetadata" not in pod
         assert "nodeSelector" not in pod
         assert "pvcMount" not in pod
-        assert [entry["name"] for entry in container["env"]] == ["BURNISH_IMAGE"]
+        assert [entry["name"] for entry in container["env"]] == ["BURNISH_IMAGE", "BURNISH_RESOURCES"]
 
 
 def test_a_task_knows_its_run_its_store_and_its_tracking_server(tmp_path):

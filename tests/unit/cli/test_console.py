@@ -68,6 +68,8 @@ def test_the_same_configuration_is_the_same_run_and_a_changed_one_is_not():
     assert run_id_of(one) == run_id_of(parse_config({"name": "demo"}))
     assert run_id_of(one) != run_id_of(parse_config({"name": "demo", "seed": 1}))
     assert run_id_of(one).startswith("demo-")
+    # Else a run that its budget ended could not go on with a larger one.
+    assert run_id_of(one) == run_id_of(parse_config({"name": "demo", "cost": {"cpu_hour": 0.1, "budget": 5}}))
 
 
 def test_the_settings_help_lists_every_setting_with_default_and_text():

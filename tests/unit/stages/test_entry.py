@@ -5,8 +5,8 @@ import types
 import pytest
 
 from burnish.contracts import stages as stage_table
-from burnish.contracts.artifacts import Manifest
-from burnish.contracts.errors import ContractError, StageError
+from burnish.contracts.artifacts import Manifest, StageRecord
+from burnish.contracts.errors import ConfigError, ContractError, StageError
 from burnish.contracts.stages import Stage
 from burnish.stages import entry
 from burnish.stages.entry import StageResult, run_stage
@@ -189,6 +189,32 @@ def test_after_a_stop_an_input_of_the_output_s_kind_goes_through_unchanged(workp
         inputs={"rollouts": str(tmp_path / "rollouts.json")}, outputs={"again": str(tmp_path / "again.json")},
     )  # fmt: skip
     assert (tmp_path / "again.json").read_text() == (tmp_path / "rollouts.json").read_text()
+
+
+def test_a_spent_budget_stops_the_run_before_a_round_and_a_larger_one_goes_on(workplace, monkeypatch):
+    monkeypatch.setitem(
+        stage_table.STAGES, "make", Stage("make", {}, {"rollouts": "rollouts"}, ("rollout",), begins_round=True)
+    )
+    monkeypatch.setenv("BURNISH_RESOURCES", '{"cpu": 2}')
+    sft = StageRecord(run_id="r", stage="sft", key="k", timings={"total": 3600.0}, resources={"cpu": 2.0})
+    open_store().put_run_record(sft)
+    price = "cost.cpu_hour=1.5"
+    stopped = run_make(workplace, price, "cost.budget=2.5")
+    assert workplace.calls == []
+    assert stopped.skipped
+    assert stopped.stop_reason.startswith("cost.budget is 2.5 USD: 3.00 are spent;")
+    assert run_double(workplace, price).skipped
+    made = run_make(workplace, price, "cost.budget=3.5")
+    assert workplace.calls == ["make"]
+    assert (made.skipped, made.stop_reason, made.resources) == (False, "", {"cpu": 2.0})
+    # What is known already costs nothing, so no budget keeps it back.
+    assert run_make(workplace, price, "cost.budget=1").cached_from == "r"
+
+
+def test_resources_that_make_no_sense_are_one_line(workplace, monkeypatch):
+    monkeypatch.setenv("BURNISH_RESOURCES", "4 cpus")
+    with pytest.raises(ConfigError, match="BURNISH_RESOURCES is '4 cpus'; set it to JSON"):
+        run_make(workplace)
 
 
 def test_an_output_may_be_an_artifact_that_exists(workplace, monkeypatch, tmp_path):
