@@ -21,7 +21,7 @@ from burnish.stages import entry
 from burnish.stages.entry import StageContext, StageResult, run_stage
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["two_stages", "minio"])
+CONTEXT.set_forkserver_preload(["burnish.stages.entry", "burnish.store.s3", "multiprocessing.popen_forkserver"])
 
 OUTPUTS = {"make": ("rollouts",), "double": ("rewards", "logprobs")}
 
