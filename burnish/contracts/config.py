@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from burnish.contracts.algorithm import CollapseConfig, UpdateConfig
+from burnish.contracts.campaign import CampaignConfig, StartConfig
 from burnish.contracts.cost import CostConfig
 from burnish.contracts.endpoint import EndpointConfig
 from burnish.contracts.section import Section
@@ -107,6 +108,9 @@ class RolloutConfig(Section):
     """Prompts (groups) sampled in a round."""
     samples_per_prompt: int = Field(8, ge=1)
     """Group size: completions of each prompt."""
+    shards: int = Field(1, ge=1)
+    """Pods that share a round's prompts: each loads the policy and draws completions of its part. The completions do
+    not depend on how many there are, as far as the engine's do not on what else is in the batch."""
     max_new_tokens: int = Field(64, ge=1)
     """Longest completion, in tokens."""
     temperature: float = Field(1.0, gt=0)
@@ -125,6 +129,15 @@ class RolloutConfig(Section):
     float32, 0.15 in bfloat16."""
 
     @model_validator(mode="after")
+    def _every_shard_has_prompts(self) -> "RolloutConfig":
+        if self.shards > self.prompts_per_round:
+            raise ValueError(
+                f"shards is {self.shards}, and prompts_per_round is {self.prompts_per_round}: "
+                "a prompt's group stays in one shard, so use at most as many"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _endpoint_has_an_address(self) -> "RolloutConfig":
         url = self.endpoint.url
         if (self.engine == "endpoint") != bool(url):
@@ -138,6 +151,8 @@ class RolloutConfig(Section):
 
 
 class ExecuteConfig(Section):
+    sharded: bool = True
+    """Where `rollout.shards` is above 1: execute in as many pods as well. Off: in one."""
     backend: Literal["pool", "service", "docker", "kubernetes"] = "pool"
     """Where code runs: sandboxes in the stage itself, a sandbox service, a container for each sample, or a sandbox of
     the cluster's (agent-sandbox)."""
@@ -225,6 +240,8 @@ class EvaluateConfig(Section):
     """Held-out prompts per task."""
     bootstrap: int = Field(2000, ge=100)
     """Resamples behind each confidence interval."""
+    skip: list[Literal["before", "after"]] = Field(default_factory=list)
+    """Evaluations that are left out."""
 
     @field_validator("k")
     @classmethod
@@ -302,6 +319,15 @@ class RunConfig(Section):
     """The HTML report."""
     cost: CostConfig = Field(default_factory=CostConfig)
     """Prices and the run's budget."""
+    start: StartConfig = Field(default_factory=StartConfig)
+    """Going on from an earlier run."""
+    campaign: CampaignConfig = Field(default_factory=CampaignConfig)
+    """Chunk after chunk of rounds."""
+
+    @property
+    def last_round(self) -> int:
+        """Number of the run's last round."""
+        return self.start.round + self.rounds
 
     @field_validator("tasks")
     @classmethod
@@ -311,6 +337,11 @@ class RunConfig(Section):
         if repeated:
             raise ValueError(f"two tasks are called {repeated[0]!r}; give one of them another `name`")
         return value
+
+    @property
+    def execute_shards(self) -> int:
+        """Pods that share the execution of a round."""
+        return self.rollout.shards if self.execute.sharded else 1
 
     def view(self, sections: tuple[str, ...]) -> "RunConfig":
         """This configuration with only `sections` readable (seed, rounds and the like are sections too).

@@ -63,19 +63,18 @@ def run_cost(records: Sequence[StageRecord], cost: CostConfig) -> float | None:
     return sum(known) if costs and len(known) == len(costs) else None
 
 
-def beyond_budget(records: Sequence[StageRecord], cost: CostConfig, round: int) -> str | None:
+def beyond_budget(records: Sequence[StageRecord], cost: CostConfig, round: int, before: int = 0) -> str | None:
     """One line on why `round` may not begin; None when it may, or when what was spent is not known.
+
+    before: rounds of the earlier run that this one goes on from.
 
     Looked at are the records outside the rounds and those of earlier rounds alone, so all pods of a round agree. The
     evaluation after training, which every run ends with, is set aside at the price of the one before.
     """
     if cost.budget is None:
         return None
-    trained = {
-        record.round
-        for record in records
-        if record.stage == "update" and record.round and record.round < round and not (record.skipped or record.error)
-    }
+    updates = [record for record in records if record.stage == "update" and 0 < (record.round or 0) < round]
+    trained = {record.round for record in updates if record.round and not (record.skipped or record.error)}
     outside = [record for record in records if record.round is None]
     spent = run_cost([*outside, *(record for record in records if record.round in trained)], cost)
     if spent is None:
@@ -83,7 +82,7 @@ def beyond_budget(records: Sequence[StageRecord], cost: CostConfig, round: int) 
     last = [record for record in records if record.round == max(trained, default=0)]
     evaluations = [record for record in outside if record.stage == "evaluate"][:1]
     # Rounds that are under way beside this one (max_staleness) will have cost what the last one did.
-    ahead = _again(last, cost) * (round - len(trained)) + _again(evaluations, cost)
+    ahead = _again(last, cost) * (round - before - len(trained)) + _again(evaluations, cost)
     if spent + ahead <= cost.budget:
         return None
     wanted = f", and another round with the last evaluation would take {ahead:.2f}" if ahead else ""

@@ -123,16 +123,29 @@ STAGES: dict[str, Stage] = {
 }
 
 
-def dag_tasks(rounds: int) -> int:
-    """Tasks of a run: validate, sft, evaluate before, report; five a round; evaluate after when there are rounds."""
-    return 4 + 5 * rounds + (1 if rounds else 0)
+def round_tasks(rollout_shards: int = 1, execute_shards: int = 1) -> int:
+    """Tasks of a round: five, and where a stage has shards, one for each and one that gathers them instead."""
+    return 5 + sum(shards for shards in (rollout_shards, execute_shards) if shards > 1)
 
 
-def check_task_budget(rounds: int) -> None:
+def dag_tasks(rounds: int, rollout_shards: int = 1, execute_shards: int = 1) -> int:
+    """Tasks of a run: validate, sft, evaluate before, report; the rounds'; evaluate after when there are rounds.
+
+    A shard counts as much as any task: it is no longer in the IR than one, but Argo keeps the state of each pod in the
+    workflow object.
+    """
+    return 4 + round_tasks(rollout_shards, execute_shards) * rounds + (1 if rounds else 0)
+
+
+def check_task_budget(rounds: int, rollout_shards: int = 1, execute_shards: int = 1) -> None:
     """Raises ConfigError when a run of `rounds` rounds is too large for one DAG."""
-    if dag_tasks(rounds) > MAX_TASKS:
-        most = (MAX_TASKS - 5) // 5
+    tasks = dag_tasks(rounds, rollout_shards, execute_shards)
+    if tasks > MAX_TASKS:
+        most = (MAX_TASKS - 5) // round_tasks(rollout_shards, execute_shards)
+        sharded = f" and rollout.shards {rollout_shards}" if rollout_shards > 1 else ""
+        fewer = f"use rounds <= {most}, with more update.steps or prompts_per_round in each" if most else ""
+        remedies = [fewer, "use fewer rollout.shards" if sharded else ""]
         raise ConfigError(
-            f"rounds is {rounds}, which makes {dag_tasks(rounds)} tasks; one DAG holds at most {MAX_TASKS}: "
-            f"use rounds <= {most}, with more update.steps or prompts_per_round in each"
+            f"rounds is {rounds}{sharded}, which makes {tasks} tasks; one DAG holds at most {MAX_TASKS}: "
+            f"{', or '.join(filter(None, remedies))}"
         )

@@ -23,7 +23,8 @@ def failures(view: RunView) -> list[StageRecord]:
 def missing_stages(view: RunView) -> list[str]:
     """Rounds and evaluations that left no record: killed, or not reached yet."""
     there = {record.title for record in view.records}
-    rounds = [round for round in range(1, view.config.rounds + 1) if stage_title("update", round) not in there]
+    first, last = view.config.start.round + 1, view.config.last_round
+    rounds = [round for round in range(first, last + 1) if stage_title("update", round) not in there]
     missing = []
     if rounds:
         # Rounds depend on each other, so those that are missing are the last ones.

@@ -69,12 +69,13 @@ class StageContext:
         text = f"{self.config.seed}/{self.stage.name}/{self.round}/{self.label}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 2**31
 
-    def input_dir(self, name: str) -> Path:
-        """The files of input `name` in a local folder, read-only."""
-        folder = self.workdir / "in" / name
+    def input_dir(self, name: str, *, weights: bool = True) -> Path:
+        """The files of input `name` in a local folder, read-only; without safetensors files unless `weights`."""
+        folder = self.workdir / ("in" if weights else "in-light") / name
         if not folder.exists():
             started = time.perf_counter()
-            self.store.fetch(self.inputs[name], folder)
+            blobs = [blob for blob in self.inputs[name].blobs if weights or not blob.path.endswith(".safetensors")]
+            self.store.fetch(self.inputs[name].model_copy(update={"blobs": blobs}), folder)
             self.timings["download"] += time.perf_counter() - started
         return folder
 
@@ -98,8 +99,9 @@ def run_stage(
     label: str = "",
     overrides: tuple[str, ...] = (),
 ) -> StageRecord:
-    """Run stage `name`. `inputs` and `outputs` map artifact names to paths of manifest files; `round` counts in the DAG.
+    """Run stage `name`. `inputs` and `outputs` map artifact names to paths of manifest files.
 
+    `round` counts in the DAG; a run that goes on from an earlier one adds the rounds before.
     Raises BurnishError for anything a person can fix; the record of the failure is in the store by then.
     """
     start_seconds = process_age()
@@ -127,7 +129,7 @@ def run_stage(
     stopped = any(manifest.metadata.get("stopped") for manifest in manifests.values())
     stop_reason = None
     if stage.begins_round and not stopped and config.cost.budget is not None:
-        stop_reason = beyond_budget(store.run_records(run_id), config.cost, round or 1)
+        stop_reason = beyond_budget(store.run_records(run_id), config.cost, round or 1, config.start.round)
     if stopped or stop_reason:
         announce(f"{title}: {stop_reason or 'the run was stopped, nothing to do'}")
         written = _pass_on(stage, manifests, store, round)

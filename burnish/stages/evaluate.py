@@ -20,12 +20,21 @@ from burnish.models.sampling import plan_samples, sample_prompts
 from burnish.rewards.execution import execute_rollouts
 from burnish.rewards.score import score, solved
 from burnish.stages.entry import StageContext, StageResult
-from burnish.stages.progress import progress
+from burnish.stages.progress import announce, progress
 
 
 def run(context: StageContext) -> StageResult:
-    """Write evaluation.json, and samples, rewards and executions as parquet for the report's browser."""
+    """Write evaluation.json, and samples, rewards and executions as parquet for the report's browser.
+
+    Nothing, where `evaluate.skip` says so; the earlier evaluation, where the run starts from an evaluated policy.
+    """
     config, settings = context.config, context.config.evaluate
+    if context.label in settings.skip:
+        announce(f"{context.title}: left out (evaluate.skip)")
+        context.output_dir("evaluation")
+        return StageResult(metadata={"evaluation": {"label": context.label, "left_out": True}})
+    if context.label == "before" and config.start.evaluation:
+        return _known(context, config.start.evaluation)
     prompts = held_out(read_records(context.input_dir("prompts") / "prompts.parquet", Prompt), settings.max_prompts)
     by_id = {prompt.prompt_id: prompt for prompt in prompts}
     version = int(context.inputs["policy"].metadata["policy_version"])
@@ -45,6 +54,16 @@ def run(context: StageContext) -> StageResult:
         counts={"evaluation": {"prompts": len(prompts), "samples": len(rollouts)}},
         metadata={"evaluation": {"label": context.label, "policy_version": version}},
     )
+
+
+def _known(context: StageContext, digest: str) -> StageResult:
+    """The evaluation that an earlier run ended with."""
+    announce(f"{context.title}: the policy that this run starts from is evaluated already")
+    manifest = context.store.get_manifest(digest)
+    wanted = [blob for blob in manifest.blobs if blob.path == "evaluation.json"]
+    context.store.fetch(manifest.model_copy(update={"blobs": wanted}), context.workdir / "known")
+    text = (context.workdir / "known" / "evaluation.json").read_bytes()
+    return StageResult(evaluation_metrics(Evaluation.from_json(text, digest)), reused={"evaluation": digest})
 
 
 def held_out(prompts: Sequence[Prompt], per_task: int) -> list[Prompt]:
@@ -126,14 +145,22 @@ def _score(outcomes: Sequence[PromptOutcome], k: int, task: str | None, resample
 def _sample(context: StageContext, prompts: Sequence[Prompt], version: int) -> list[Rollout]:
     config, settings = context.config, context.config.evaluate
     device = setup_torch(config.runtime, context.seed)
-    folder = context.input_dir("policy")
+    folder = context.input_dir("policy", weights=config.rollout.engine != "endpoint")
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
     # The run's seed, not the label's: before and after draw with the same random numbers, so a policy that did not
     # change scores exactly the same.
     samples = plan_samples(tokenizer, prompts, settings.samples, seed=config.seed, prefix="eval")
     limit = config.rollout.max_new_tokens
     longest = max(len(sample.request.input_ids) for sample in samples) + limit
-    engine = open_engine(folder, model=config.model, rollout=config.rollout, device=device, max_length=longest)
+    engine = open_engine(
+        folder,
+        model=config.model,
+        rollout=config.rollout,
+        device=device,
+        max_length=longest,
+        policy=context.inputs["policy"].digest,
+        label=f"{context.run_id}: {context.title}",
+    )
     drawn = sample_prompts(engine, tokenizer, samples, Sampling(settings.temperature, limit), policy_version=version)
     rows: Iterator[Rollout] = progress(drawn, len(samples), context.title, "samples")
     place = {sample.request.request_id: index for index, sample in enumerate(samples)}

@@ -1,13 +1,13 @@
 """sft: cold start on demonstrations; the result is policy version 0 and an empty trainer state.
 
-Without demonstrations the base model passes through unchanged.
+Without demonstrations the base model passes through unchanged; a run that goes on from an earlier one takes that one's.
 """
 
 import json
 
 import torch
 
-from burnish.contracts.errors import ConfigError
+from burnish.contracts.errors import ConfigError, ContractError
 from burnish.contracts.parquet import iter_records
 from burnish.contracts.records import Prompt
 from burnish.contracts.verdict import VERDICT_FILE, Verdict
@@ -26,11 +26,14 @@ _BASE = "base"
 
 
 def run(context: StageContext) -> StageResult:
-    """Write `policy` (version 0) and `trainer_state` (step 0).
+    """Write `policy` (version 0) and `trainer_state` (step 0), or pass on what `start` names.
 
-    Raises ConfigError when the base model cannot be found, StageError when the loss stops being finite.
+    Raises ConfigError when the base model cannot be found, ContractError when `start` names something else than a
+    policy and what belongs to it, StageError when the loss stops being finite.
     """
     config = context.config
+    if config.start.policy:
+        return _go_on(context)
     base = resolve_base_model(config.model, seed=config.seed, scratch=context.workdir)
     (context.output_dir("trainer_state") / "state.json").write_text(json.dumps({"step": 0}), "utf-8")
     (context.output_dir("verdict") / VERDICT_FILE).write_text(Verdict().model_dump_json(), "utf-8")
@@ -44,6 +47,20 @@ def run(context: StageContext) -> StageResult:
         result = StageResult()
     result.metadata = {"policy": {"policy_version": 0}, "trainer_state": {"step": 0}, "verdict": Verdict().metadata}
     return result
+
+
+def _go_on(context: StageContext) -> StageResult:
+    """The outputs of the earlier run; nothing is downloaded."""
+    start = context.config.start
+    announce(f"{context.title}: goes on from the policy of round {start.round}")
+    digests = {name: str(getattr(start, name)) for name in context.stage.writes}
+    for name, digest in digests.items():
+        found = context.store.get_manifest(digest)
+        if found.kind != context.stage.writes[name]:
+            raise ContractError(f"start.{name} is {digest}: that is a {found.kind}; give the digest of a {name}")
+        if found.metadata.get("stopped"):
+            raise ContractError(f"start.{name} is {digest}: that run was stopped by it, and so would this one be")
+    return StageResult(reused=digests)
 
 
 def train(context: StageContext, ranks: Ranks) -> StageResult:

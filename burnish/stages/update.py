@@ -69,7 +69,8 @@ def train(context: StageContext, ranks: Ranks) -> StageResult:
     logprobs = read_records(context.input_dir("logprobs") / "logprobs.parquet", Logprob)
     previous = _read_verdict(context)
     state = read_trainer_state(context.input_dir("trainer_state"))
-    plan = Plan(settings, config.rounds, context.round or 1, state, previous.lr_factor)
+    rounds = config.start.total_rounds or config.last_round
+    plan = Plan(settings, rounds, context.round or 1, state, previous.lr_factor)
     batch, metrics = build_batch(
         rollouts,
         rewards,

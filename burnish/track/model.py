@@ -74,19 +74,19 @@ def _logged_model(
             name=config.name,
             source_run_id=run.info.run_id,
             tags=_lineage(policy, config, records, run_id),
-            params={"base_model": config.model.path, "preset": config.update.preset, "rounds": str(config.rounds)},
+            params={"base_model": config.model.path, "preset": config.update.preset, "rounds": str(config.last_round)},
             model_type=MODEL_TYPE,
         )
     if model.status != LoggedModelStatus.READY:
         outputs = client.get_run(run.info.run_id).outputs
         # MLflow refuses an output that it has.
         if model.model_id not in [output.model_id for output in (outputs.model_outputs if outputs else [])]:
-            client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, config.rounds)])
+            client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, config.last_round)])
         metrics = [
             Metric(name, value, int(record.finished_at * 1000), step, model_id=model.model_id)
             for record in records
             if record.stage == "evaluate" and record.label == "after" and not record.error
-            for name, value, step in metric_points(record, config.rounds)
+            for name, value, step in metric_points(record, config.last_round)
             if name.startswith("eval/")
         ]
         client.log_batch(run.info.run_id, metrics=metrics[:1000])

@@ -27,12 +27,15 @@ class Batch:
     """Those of which nothing is left to send after this batch."""
 
 
-def batches(records: Sequence[StageRecord], rounds: int, start_ms: int) -> Iterator[Batch]:
-    """The points of `records` in requests; `start_ms` is the run's start, where the steps of the load begin."""
+def batches(records: Sequence[StageRecord], rounds: int, start_ms: int, first: int = 0) -> Iterator[Batch]:
+    """The points of `records` in requests; `start_ms` is the run's start, where the steps of the load begin.
+
+    first, rounds: as for `metric_points`.
+    """
     batch = Batch([], [])
     for record in records:
         timestamp = int(record.finished_at * 1000)
-        points = [(name, value, timestamp, step) for name, value, step in metric_points(record, rounds)]
+        points = [(name, value, timestamp, step) for name, value, step in metric_points(record, rounds, first)]
         points += load_points(record, start_ms)
         if len(batch.metrics) + len(points) > METRICS_A_BATCH or len(batch.records) == MARKS_A_BATCH:
             yield batch
@@ -45,13 +48,13 @@ def batches(records: Sequence[StageRecord], rounds: int, start_ms: int) -> Itera
         yield batch
 
 
-def metric_points(record: StageRecord, rounds: int) -> list[tuple[str, float, int]]:
+def metric_points(record: StageRecord, rounds: int, first: int = 0) -> list[tuple[str, float, int]]:
     """(name, value, step) of everything a record measured; missing values are left out.
 
-    Metrics of a round have the round as step, series rows their own `step`; `before` is step 0 and `after` the
-    last round. Names without a prefix get the stage's.
+    Metrics of a round have the round as step, series rows their own `step`; `after` is the run's last round `rounds`,
+    everything else step `first`, the rounds before the run. Names without a prefix get the stage's.
     """
-    step = record.round if record.round is not None else (rounds if record.label == "after" else 0)
+    step = record.round if record.round is not None else (rounds if record.label == "after" else first)
     points = [(metric_name(record, key), value, step) for key, value in record.metrics.items()]
     points += [(f"time/{record.stage}", record.timings.get("total"), step)]
     points += [(f"memory_mb/{record.stage}", record.peak_memory_mb, step)]

@@ -27,8 +27,10 @@ _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _NOTE_END = "Written by Burnish; edit this line away to keep your own text."
 
 
-def find_or_create_run(client: "MlflowClient", run_id: str, config: RunConfig, records: Sequence[StageRecord]) -> "Run":
-    """The run that MLFLOW_RUN_ID names, else the oldest one with this run id, else a new one.
+def find_or_create_run(
+    client: "MlflowClient", run_id: str, config: RunConfig, records: Sequence[StageRecord], parent: str | None = None
+) -> "Run":
+    """The run that MLFLOW_RUN_ID names, else the oldest one with this run id, else a new one under `parent`.
 
     Two first syncs at the same moment make two runs; the younger is deleted by whoever sees both, and what was
     sent to it is sent again to the other, because the marks of what was sent lie in the run itself.
@@ -36,10 +38,30 @@ def find_or_create_run(client: "MlflowClient", run_id: str, config: RunConfig, r
     given = os.environ.get("MLFLOW_RUN_ID")
     if given:
         return client.get_run(given)
+    chunk = f" {config.start.round + 1}-{config.last_round}" if config.start.campaign else ""
+    parent = parent or os.environ.get("MLFLOW_PARENT_RUN_ID")
+    return _oldest(client, run_id, config, records, f"{config.name}{chunk}", parent)
+
+
+def find_campaign_run(client: "MlflowClient", config: RunConfig, records: Sequence[StageRecord]) -> "Run | None":
+    """The run over all chunks of the campaign that this one belongs to; None outside of a campaign."""
+    if not config.start.campaign or os.environ.get("MLFLOW_RUN_ID"):
+        return None
+    parent = os.environ.get("MLFLOW_PARENT_RUN_ID")
+    return _oldest(client, config.start.campaign, config, records, config.name, parent)
+
+
+def _oldest(
+    client: "MlflowClient",
+    run_id: str,
+    config: RunConfig,
+    records: Sequence[StageRecord],
+    name: str,
+    parent: str | None,
+) -> "Run":
     experiment_id = _experiment(client, config.track.experiment)
     if not _runs(client, experiment_id, run_id):
         started = min((record.started_at for record in records if record.started_at), default=0.0)
-        parent = os.environ.get("MLFLOW_PARENT_RUN_ID")
         client.create_run(
             experiment_id,
             start_time=int(started * 1000) or None,
@@ -48,7 +70,7 @@ def find_or_create_run(client: "MlflowClient", run_id: str, config: RunConfig, r
                 **run_tags(config, records),
                 **({"mlflow.parentRunId": parent} if parent else {}),
             },
-            run_name=config.name,
+            run_name=name,
         )
     kept, *others = _runs(client, experiment_id, run_id)
     for other in others:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from burnish.contracts.artifacts import Manifest, StageRecord
+from burnish.contracts.campaign import StartConfig
 from burnish.contracts.config import RunConfig
 from burnish.track.datasets import dataset_inputs
 from burnish.track.model import register_policy
 from burnish.track.points import Batch, batches, legal_name
-from burnish.track.run import TAG_LIMIT, describe_run, find_or_create_run, write_note
+from burnish.track.run import TAG_LIMIT, describe_run, find_campaign_run, find_or_create_run, write_note
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -81,16 +82,21 @@ def sync_run(
     with _impatient():
         try:
             client = MlflowClient(tracking_uri=uri)
-            run = find_or_create_run(client, run_id, config, records)
+            campaign = find_campaign_run(client, config, records)
+            run = find_or_create_run(client, run_id, config, records, campaign.info.run_id if campaign else None)
             mlflow_run = run.info.run_id
-            if run.info.status != "RUNNING":
-                client.update_run(mlflow_run, status="RUNNING")
+            both = [run, campaign] if campaign else [run]
+            for known in both:
+                if known.info.status != "RUNNING":
+                    client.update_run(known.info.run_id, status="RUNNING")
             describe_run(client, run, config, records)
             waiting = [record for record in finished if run.data.tags.get(_mark(record)) != record.key[:16]]
             left = len(waiting)
             if any(record.stage == "validate" for record in waiting):
                 client.log_inputs(mlflow_run, dataset_inputs(config, finished))
-            for batch in batches(waiting, config.rounds, run.info.start_time):
+            for batch in batches(waiting, config.last_round, run.info.start_time, config.start.round):
+                if campaign:
+                    _continue_curves(client, campaign, batch, config)
                 _send(client, mlflow_run, batch)
                 sent, left = sent + len(batch.records), left - len(batch.records)
             _send_outcome(client, run, records)
@@ -101,7 +107,8 @@ def sync_run(
             if status != "RUNNING":
                 # A sync long after the run, because MLflow was away, must not stretch it.
                 ended = max((record.finished_at for record in records), default=0.0)
-                client.set_terminated(mlflow_run, status=status, end_time=int(ended * 1000) or None)
+                for known in both:
+                    client.set_terminated(known.info.run_id, status=status, end_time=int(ended * 1000) or None)
             # Last, because a server may have no model registry.
             if policy and status == "FINISHED":
                 register_policy(client, run, policy, config, finished, run_id=run_id, headline=headline)
@@ -120,6 +127,22 @@ def _send(client: "MlflowClient", mlflow_run: str, batch: Batch) -> None:
         metrics=[Metric(*point) for point in batch.metrics],
         tags=[RunTag(_mark(record), record.key[:16]) for record in batch.records],
     )
+
+
+def _continue_curves(client: "MlflowClient", campaign: "Run", batch: Batch, config: RunConfig) -> None:
+    """The chunk's points in the campaign's own run, where its rounds and steps go on from chunk to chunk.
+
+    Sent before the chunk's run marks the records, so none is left out, and MLflow merges those that come twice.
+    """
+    from mlflow.entities import Metric
+
+    if not campaign.data.params:
+        describe_run(client, campaign, config.model_copy(update={"start": StartConfig()}), batch.records)
+    # The load counts seconds since the chunk's start, and only the first chunk starts where the campaign did.
+    curves = [point for point in batch.metrics if not point[0].startswith("system/")]
+    if config.start.round:
+        curves = [point for point in curves if not point[0].startswith("eval/before/")]
+    client.log_batch(campaign.info.run_id, metrics=[Metric(*point) for point in curves])
 
 
 def _send_outcome(client: "MlflowClient", run: "Run", records: Sequence[StageRecord]) -> None:
