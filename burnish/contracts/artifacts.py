@@ -120,6 +120,8 @@ class StageRecord(BaseModel):
     label: str = ""
     """Tells two uses of a stage in one run apart, e.g. `before` and `after` for evaluate."""
     round: int | None = None
+    shard: str = ""
+    """`2/3` where several pods share the work. What the whole measured is in the record without it."""
     key: str
     """Digest of everything the result depends on; the same key gives the same result."""
     cached: bool = False
@@ -159,13 +161,15 @@ class StageRecord(BaseModel):
 
     @property
     def title(self) -> str:
-        """`round 3 - update`, `evaluate - after`, `sft`: the display name everywhere."""
-        return stage_title(self.stage, self.round, self.label)
+        """`round 3 - update`, `round 3 - rollout 2/4`, `evaluate - after`, `sft`: the display name everywhere."""
+        return stage_title(self.stage, self.round, self.label, self.shard)
 
 
-def stage_title(stage: str, round: int | None = None, label: str = "") -> str:
+def stage_title(stage: str, round: int | None = None, label: str = "", shard: str = "") -> str:
     """The name people see for one use of a stage in the DAG."""
     name = f"round {round} - {stage}" if round is not None else stage
+    if shard:
+        name = f"{name} {shard}"
     return f"{name} - {label}" if label else name
 
 

@@ -11,7 +11,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from burnish.contracts.config import RunConfig
 from burnish.contracts.cost import beyond_budget
 from burnish.contracts.errors import BurnishError, ContractError
 from burnish.contracts.loading import load_config
+from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES, Stage
 from burnish.stages.progress import announce, process_age
 from burnish.store import ArtifactStore, open_store
@@ -57,17 +58,23 @@ class StageContext:
     store: ArtifactStore
     inputs: dict[str, Manifest]
     workdir: Path
+    shard: str = ""
+    """`2/3`: which part of the work is this pod's; empty: all."""
     timings: dict[str, float] = field(default_factory=lambda: {"download": 0.0})
 
     @property
     def title(self) -> str:
-        return stage_title(self.stage.name, self.round, self.label)
+        return stage_title(self.stage.name, self.round, self.label, self.shard)
 
     @property
     def seed(self) -> int:
-        """Seed of this use of the stage: different in every round, the same in every attempt."""
+        """Seed of this use of the stage: different in every round, the same in every attempt and in every shard."""
         text = f"{self.config.seed}/{self.stage.name}/{self.round}/{self.label}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 2**31
+
+    def own(self, group_ids: Iterable[str]) -> set[str]:
+        """Those of `group_ids` that are this pod's."""
+        return Shard.parse(self.shard).of(group_ids) if self.shard else set(group_ids)
 
     def input_dir(self, name: str, *, weights: bool = True) -> Path:
         """The files of input `name` in a local folder, read-only; without safetensors files unless `weights`."""
@@ -97,11 +104,13 @@ def run_stage(
     outputs: Mapping[str, str],
     round: int | None = None,
     label: str = "",
+    shard: str = "",
     overrides: tuple[str, ...] = (),
 ) -> StageRecord:
     """Run stage `name`. `inputs` and `outputs` map artifact names to paths of manifest files.
 
-    `round` counts in the DAG; a run that goes on from an earlier one adds the rounds before.
+    `round` counts in the DAG; a run that goes on from an earlier one adds the rounds before. With a `shard` (2/3) only
+    that part of the work is done, for burnish/stages/gather.py to put together with the others.
     Raises BurnishError for anything a person can fix; the record of the failure is in the store by then.
     """
     start_seconds = process_age()
@@ -115,9 +124,10 @@ def run_stage(
     if round is not None:
         round += config.start.round
     _refer_to_start(manifests, config, store)
-    key = result_key(stage, config, manifests, round, label)
+    key = result_key(stage, config, manifests, round, label, shard)
+    part = {SHARD: shard, SHARD_OF: result_key(stage, config, manifests, round, label)[:16]} if shard else {}
     timings: dict[str, float] = {"start": start_seconds}
-    title = stage_title(name, round, label)
+    title = stage_title(name, round, label, shard)
 
     known = store.get_result(key) if stage.remembered else None
     if known:
@@ -132,10 +142,10 @@ def run_stage(
         stop_reason = beyond_budget(store.run_records(run_id), config.cost, round or 1, config.start.round)
     if stopped or stop_reason:
         announce(f"{title}: {stop_reason or 'the run was stopped, nothing to do'}")
-        written = _pass_on(stage, manifests, store, round)
+        written = _pass_on(stage, manifests, store, round, part)
         record = StageRecord(
-            run_id=run_id, stage=name, label=label, round=round, key=key, skipped=True, stop_reason=stop_reason or "",
-            outputs={output: manifest.digest for output, manifest in written.items()}, resources=asked_resources(),
+            run_id=run_id, stage=name, label=label, round=round, shard=shard, key=key, skipped=True,
+            stop_reason=stop_reason or "", outputs={output: manifest.digest for output, manifest in written.items()}, resources=asked_resources(),
             started_at=started_at, finished_at=time.time(), timings=timings,
         )  # fmt: skip
         store.put_run_record(record)
@@ -144,13 +154,13 @@ def run_stage(
 
     announce(f"{title}: started")
     failed = StageRecord(
-        run_id=run_id, stage=name, label=label, round=round, key=key, started_at=started_at,
+        run_id=run_id, stage=name, label=label, round=round, shard=shard, key=key, started_at=started_at,
         image=os.environ.get("BURNISH_IMAGE", ""), resources=asked_resources(),
     )  # fmt: skip
     try:
         with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder, LoadSampler() as load:
             view = config.view(stage.sections)
-            context = StageContext(stage, view, run_id, round, label, store, manifests, Path(folder))
+            context = StageContext(stage, view, run_id, round, label, store, manifests, Path(folder), shard)
             before_import = time.perf_counter()
             module = importlib.import_module(f"burnish.stages.{name}")
             timings["import"] = time.perf_counter() - before_import
@@ -158,7 +168,7 @@ def run_stage(
             result: StageResult = module.run(context)
             timings["compute"] = time.perf_counter() - before_compute - context.timings["download"]
             before_upload = time.perf_counter()
-            written = _publish(context, result)
+            written = _publish(context, result, part)
             timings["upload"] = time.perf_counter() - before_upload
             timings |= context.timings
     except BurnishError as error:
@@ -202,15 +212,25 @@ def _bring_mlflow_up_to_date(store: ArtifactStore, run_id: str, config: RunConfi
         announce(f"{title}: MLflow: {result.problem}; {result.left} records are left for the next sync")
 
 
-def result_key(stage: Stage, config: RunConfig, inputs: Mapping[str, Manifest], round: int | None, label: str) -> str:
+def result_key(
+    stage: Stage,
+    config: RunConfig,
+    inputs: Mapping[str, Manifest],
+    round: int | None,
+    label: str,
+    shard: str = "",
+) -> str:
     """Digest of everything the stage's result depends on: settings it may read, inputs, place in the run, code."""
-    settings = {section: json.loads(config.model_dump_json(include={section})) for section in stage.sections}
+    # How many pods share the work is no part of what comes out.
+    known = json.loads(config.model_dump_json(exclude={"rollout": {"shards"}, "execute": {"sharded"}}))
+    settings = {section: known[section] for section in stage.sections}
     return hashlib.sha256(
         canonical_json(
             {
                 "stage": stage.name,
                 "round": round,
                 "label": label,
+                "shard": shard,
                 "settings": settings,
                 "inputs": {name: manifest.digest for name, manifest in inputs.items()},
                 "code": code_digest(),
@@ -266,7 +286,7 @@ def _check_names(stage: Stage, inputs: Mapping[str, Manifest], outputs: Mapping[
         raise ContractError(f"{stage.name} writes {', '.join(stage.writes)}; given: {', '.join(outputs) or 'nothing'}")
 
 
-def _publish(context: StageContext, result: StageResult) -> dict[str, Manifest]:
+def _publish(context: StageContext, result: StageResult, part: Mapping[str, str]) -> dict[str, Manifest]:
     lineage = _lineage(context.stage, context.inputs, context.round)
     return {
         name: context.store.get_manifest(result.reused[name])
@@ -276,14 +296,14 @@ def _publish(context: StageContext, result: StageResult) -> dict[str, Manifest]:
             context.output_dir(name),
             lineage=lineage,
             counts=result.counts.get(name, {}),
-            metadata=result.metadata.get(name, {}),
+            metadata={**result.metadata.get(name, {}), **part},
         )
         for name, kind in context.stage.writes.items()
     }
 
 
 def _pass_on(
-    stage: Stage, inputs: Mapping[str, Manifest], store: ArtifactStore, round: int | None
+    stage: Stage, inputs: Mapping[str, Manifest], store: ArtifactStore, round: int | None, part: Mapping[str, str]
 ) -> dict[str, Manifest]:
     """Outputs of a stage whose run was stopped: its input of the same kind, or an empty artifact that says so."""
     by_kind = {manifest.kind: manifest for name, manifest in inputs.items() if name != "reference"}
@@ -295,7 +315,7 @@ def _pass_on(
                 Path(folder),
                 lineage=_lineage(stage, inputs, round),
                 counts={},
-                metadata={"stopped": True},
+                metadata={"stopped": True, **part},
             )
             for name, kind in stage.writes.items()
         }

@@ -45,7 +45,7 @@ def run(context: StageContext) -> StageResult:
 
 def check(config: RunConfig) -> list[Prompt]:
     """The run's prompts, once everything about `config` has been found in order. Raises ConfigError."""
-    check_task_budget(config.rounds)
+    check_task_budget(config.rounds, config.rollout.shards, config.execute_shards)
     _check_sampling(config)
     _check_model(config.model.path, "model.path")
     _check_algorithm(config)
