@@ -4,7 +4,6 @@ All hold what programs must not see, so all make their memory unreadable to othe
 """
 
 import argparse
-import ctypes
 import json
 import os
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from sandbox import languages
+from sandbox import languages, libc
 from sandbox.enclosure import ENCLOSURES
 from sandbox.first_process import leave_first_place
 from sandbox.job_table import Bounds
@@ -32,7 +31,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m sandbox") -> 
     cannot confine programs."""
     given = _parser(prog).parse_args(argv)
     # Before the fork below, which keeps it.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_DUMPABLE, 0)
     try:
         if given.command == "serve":
             leave_first_place()

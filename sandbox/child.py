@@ -81,26 +81,33 @@ class Child:
         self.selector.register(descriptor, selectors.EVENT_READ, on_ready)
 
     def write(self, descriptor: int, data: bytes, then_close: bool = False) -> None:
-        """Put more into a pipe as it empties."""
+        """Put more into a pipe: now what fits, the rest as it empties."""
         os.set_blocking(descriptor, False)
         pending = self.outbox.setdefault(descriptor, bytearray())
         pending += data
 
-        def on_ready() -> None:
+        def empty() -> None:
             try:
                 del pending[: os.write(descriptor, pending)]
             except BlockingIOError:
                 return
             except BrokenPipeError:
                 pending.clear()
+
+        def on_ready() -> None:
+            empty()
             if not pending:
                 self.selector.unregister(descriptor)
                 if then_close:
                     self.stop_writing(descriptor)
 
-        if pending and descriptor not in self.selector.get_map():
+        if descriptor in self.selector.get_map():
+            return
+        if pending:
+            empty()
+        if pending:
             self.selector.register(descriptor, selectors.EVENT_WRITE, on_ready)
-        elif not pending and then_close:
+        elif then_close:
             self.stop_writing(descriptor)
 
     def take_output(self, stream: str, data: bytes) -> None:

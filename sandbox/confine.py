@@ -3,7 +3,6 @@
 Nothing here can be undone by the process itself; `escapes` tries the doors from inside and names those still open.
 """
 
-import ctypes
 import fcntl
 import glob
 import math
@@ -16,12 +15,14 @@ import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sandbox import landlock, seccomp, user
+from sandbox import landlock, libc, seccomp, user
 from sandbox.limits import Limits
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _SIGKILL = 9
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+# 1 pipes core dumps nowhere either, unlike 0.
+_LIMITS_OF_ALL = ((resource.RLIMIT_CORE, 1), (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0))
 # The C library's loader, which the kernel starts every program with.
 _LOADERS = ("/lib*/ld-*.so*", "/usr/lib*/ld-*.so*", "/lib/*/ld-*.so*")
 
@@ -61,12 +62,12 @@ class Confinement:
     address_space: int
     """Bytes that the bare interpreter has mapped already."""
 
-    def system_calls(self, jail: Jail) -> bytes | None:
+    def system_calls(self, jail: Jail) -> seccomp.Filter | None:
         """The filter that goes with `jail`."""
         if not self.filters:
             return None
         starts = jail.programs is not None
-        return seccomp.build_filter(
+        return seccomp.ready(
             platform.machine(),
             changes=jail.changes,
             starts=starts,
@@ -92,13 +93,25 @@ def readable_paths() -> list[str]:
 
 def die_with_parent(parent: int) -> None:
     """Be killed when process `parent` ends, and end now if it has already."""
-    _libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def prepare(readable: Iterable[str] = ()) -> Confinement:
-    """Get ready to confine processes forked from this one; all may read `readable` too. Raises OSError."""
+    """Get ready to confine processes forked from this one; all may read `readable` too. Raises OSError.
+
+    What all of them lose and this one does not need either goes here, for whatever a process does right after the
+    fork it pays for with copies of pages.
+    """
+    os.environ.clear()
+    os.chdir("/")
+    os.umask(0o077)
+    for kind, value in _LIMITS_OF_ALL:
+        _limit(kind, value)
+    if os.geteuid() == 0:
+        for capability in range(64):
+            libc.prctl(_PR_CAPBSET_DROP, capability)
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
     paths = (*readable_paths(), *readable)
@@ -113,20 +126,19 @@ def prepare(readable: Iterable[str] = ()) -> Confinement:
 
 def confine(limits: Limits, prepared: Confinement, jail: Jail = PLAIN) -> None:
     """Confine this process for good; what the kernel lacks is left out. Raises OSError when a step fails."""
-    os.environ.clear()
-    # Before the change of user: the way to the directory need not be open to that one.
-    os.chdir(jail.directory or "/")
-    os.umask(0o077)
+    if jail.directory is not None:
+        # Before the change of user: the way to the directory need not be open to that one.
+        os.chdir(jail.directory)
     _set_limits(limits, prepared, jail)
     ruleset, system_calls = _ruleset(prepared, jail), prepared.system_calls(jail)
     _drop_privileges(prepared.uid)
     if jail == PLAIN:
         # No core file whatever core_pattern says, no tracing. A new program would be dumpable again anyway.
-        _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+        libc.prctl(_PR_SET_DUMPABLE, 0)
     if ruleset is not None:
         landlock.restrict_self(ruleset)
     if system_calls is not None:
-        seccomp.install(system_calls)
+        system_calls.install()
 
 
 def escapes() -> list[str]:
@@ -182,15 +194,15 @@ def _set_limits(limits: Limits, prepared: Confinement, jail: Jail) -> None:
         # A little over, so that the host sees the sum above the limit and says so.
         (resource.RLIMIT_FSIZE, (limits.disk_mb + 1) * 2**20 if jail.changes else 0),
         (resource.RLIMIT_NOFILE, 64),
-        # 1 pipes core dumps nowhere either, unlike 0.
-        (resource.RLIMIT_CORE, 1),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
         *_process_limit(limits, prepared, jail),
     ):
-        hard = resource.getrlimit(kind)[1]
-        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (bound, bound))
+        _limit(kind, value)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bound, bound))
 
 
 def _process_limit(limits: Limits, prepared: Confinement, jail: Jail) -> list[tuple[int, int]]:
@@ -202,18 +214,12 @@ def _process_limit(limits: Limits, prepared: Confinement, jail: Jail) -> list[tu
 
 
 def _drop_privileges(uid: int | None) -> None:
-    libc = _libc()
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "no_new_privs refused")
-    if os.geteuid() == 0:
-        for capability in range(64):
-            libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    answer = libc.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if answer < 0:
+        raise OSError(-answer, f"no_new_privs refused: {os.strerror(-answer)}")
     if uid is not None:
         user.become(uid)
-    # _LINUX_CAPABILITY_VERSION_3, this process; then no effective, permitted or inheritable capability
-    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    if libc.capset(header, nothing) != 0:
-        raise OSError(ctypes.get_errno(), "dropping capabilities refused")
+    libc.drop_capabilities()
 
 
 def _fork_and_end() -> None:
@@ -221,7 +227,3 @@ def _fork_and_end() -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

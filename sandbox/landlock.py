@@ -3,10 +3,11 @@
 Rights and rulesets are those of include/uapi/linux/landlock.h; what the running kernel does not know is left out.
 """
 
-import ctypes
 import os
 import struct
 from collections.abc import Iterable
+
+from sandbox import libc
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on x86-64 and aarch64
 _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
@@ -21,7 +22,7 @@ _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
 
 def abi() -> int:
     """The kernel's Landlock version, 0 when it has none or keeps it switched off."""
-    return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
+    return max(0, libc.syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
 
 
 def ruleset(readable: Iterable[str], changeable: Iterable[str] = (), executable: Iterable[str] = ()) -> int:
@@ -71,14 +72,8 @@ def _allow(rules: int, path: str, access: int) -> None:
         os.close(descriptor)
 
 
-def _checked(what: str, *arguments: object) -> int:
-    result = _syscall(*arguments)
+def _checked(what: str, number: int, *arguments: object) -> int:
+    result = libc.syscall(number, *arguments)
     if result < 0:
-        raise OSError(ctypes.get_errno(), f"landlock: {what} failed")
+        raise OSError(-result, f"landlock: {what} failed: {os.strerror(-result)}")
     return result
-
-
-def _syscall(*arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    return int(libc.syscall(*arguments))

@@ -104,7 +104,7 @@ class Zygote:
         child.read(child.answer, child.take_answer)
         child.write(child.questions, json.dumps(job).encode() + b"\n")
         child.write(stdin_write, stdin, then_close=True)
-        message: dict[str, Any] = {"start": child.job, "limits": asdict(limits)}
+        message: dict[str, Any] = {"start": child.job, "limits": vars(limits)}
         if child.watched:
             message["jail"] = asdict(jail)
             self._next_look = time.monotonic() + _PAUSE_SECONDS

@@ -4,8 +4,8 @@ Its only tie to the host is one socket: `start` comes with the descriptors of th
 `exit` goes back. When the socket closes, everything here ends, and nothing of it stays.
 """
 
-import ctypes
 import fcntl
+import functools
 import gc
 import importlib
 import json
@@ -18,8 +18,8 @@ import sys
 import traceback
 from typing import Any
 
-from sandbox import harness
-from sandbox.confine import Confinement, Jail, confine, die_with_parent, escapes, missing_protections, prepare
+from sandbox import harness, libc
+from sandbox.confine import PLAIN, Confinement, Jail, confine, die_with_parent, escapes, missing_protections, prepare
 from sandbox.limits import Limits
 from sandbox.preload import import_all
 from sandbox.processes import children
@@ -28,6 +28,7 @@ from sandbox.removal import remove
 MAX_MESSAGE = 65536
 MAX_DESCRIPTORS = 16
 _PR_SET_CHILD_SUBREAPER = 36
+_limits = functools.lru_cache(Limits)
 
 # Imported before the fork, so that programs find them at once.
 _PRELOADED = (
@@ -42,15 +43,24 @@ def main(descriptor: int, preload: list[str], folders: list[str]) -> None:
         importlib.import_module(name)
     # Nothing below the stage's own packages is importable from here on.
     sys.path = [path for path in sys.path if "site-packages" not in path and path not in {"", os.getcwd()}]
-    control = socket.socket(fileno=descriptor)
+    control = socket.socket(fileno=_above_all_targets(descriptor))
     prepared, missing = prepare(import_all(preload, folders)), missing_protections()
     found = [] if missing else _try_the_doors(prepared)
     # Processes whose parent ended become ours, so that we can end and wait for them.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()
     control.send(json.dumps({"missing": missing, "escapes": found, "uid": prepared.uid}).encode())
     _Server(control, prepared).serve()
+
+
+def _above_all_targets(control: int) -> int:
+    """Move the socket up and fill the numbers below it: none received is then one that a new process gives away."""
+    moved = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, MAX_DESCRIPTORS)
+    os.close(control)
+    for number in range(3, moved):
+        os.dup2(0, number, inheritable=False)
+    return moved
 
 
 class _Server:
@@ -60,6 +70,7 @@ class _Server:
         self._poller.register(control, select.POLLIN)
         self._pids: dict[int, int] = {}  # job -> pid
         self._jobs: dict[int, int] = {}  # pidfd -> job
+        self._crowds: set[int] = set()  # jobs that may have had more than one process
         self._directory: str | None = None
 
     def serve(self) -> None:
@@ -78,14 +89,16 @@ class _Server:
                     _kill_group(self._pids[message["kill"]])
 
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        job, jail = message["start"], Jail(**message.get("jail", {}))
+        job, jail = message["start"], Jail(**message["jail"]) if "jail" in message else PLAIN
         self._directory = jail.directory or self._directory
-        pid = _fork(descriptors, Limits(**message["limits"]), self._prepared, jail)
+        pid = _fork(descriptors, _limits(**message["limits"]), self._prepared, jail)
         for received in descriptors:
             os.close(received)
         pidfd = os.pidfd_open(pid)
         self._pids[job], self._jobs[pidfd] = pid, job
         self._poller.register(pidfd, select.POLLIN)
+        if jail.processes or not self._prepared.filters:
+            self._crowds.add(job)
         if jail.processes:
             self._tell({"job": job, "group": pid})
 
@@ -95,18 +108,25 @@ class _Server:
         self._poller.unregister(pidfd)
         os.close(pidfd)
         pid = self._pids.pop(job)
-        # Ours until it is reaped, so its group cannot be somebody else's by now.
-        _kill_group(pid)
+        crowd = job in self._crowds
+        if crowd:
+            # Ours until it is reaped, so its group cannot be somebody else's by now.
+            _kill_group(pid)
         _, status, usage = os.wait4(pid, 0)
-        _reap(-pid)
+        if crowd:
+            self._crowds.remove(job)
+            self._clear_away(pid)
+        how = {"status": os.waitstatus_to_exitcode(status), "peak_mb": usage.ru_maxrss / 1024}
+        self._tell({"job": job, "exit": how | {"cpu_s": usage.ru_utime + usage.ru_stime}})
+
+    def _clear_away(self, group: int) -> None:
+        _reap(-group)
         if not self._pids:
             # Without the system-call filter they could have left the group.
             while strays := children(os.getpid()):
                 for stray in strays:
                     os.kill(stray, signal.SIGKILL)
                 _reap(-1)
-        how = {"status": os.waitstatus_to_exitcode(status), "peak_mb": usage.ru_maxrss / 1024}
-        self._tell({"job": job, "exit": how | {"cpu_s": usage.ru_utime + usage.ru_stime}})
 
     def _end(self) -> None:
         """The host is gone, or wants no more: leave no process and no file."""
@@ -133,12 +153,10 @@ def _fork(descriptors: list[int], limits: Limits, prepared: Confinement, jail: J
     try:
         os.setsid()
         die_with_parent(parent)
-        # Up first: a target number may be in use by another of them.
-        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 100) for descriptor in descriptors]
-        for number, descriptor in enumerate(high):
+        for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
-        kept = len(high) if prepared.ruleset is None else prepared.ruleset
-        os.closerange(len(high), kept)
+        kept = len(descriptors) if prepared.ruleset is None else prepared.ruleset
+        os.closerange(len(descriptors), kept)
         os.closerange(kept + 1, 1 << 16)
         random.seed(0)  # Python reseeds after a fork; the same program must do the same thing every time
         harness.run(lambda: confine(limits, prepared, jail))

@@ -5,6 +5,7 @@ All of it is made for the purpose and thrown away; `harm` says what has happened
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import secrets
@@ -46,8 +47,9 @@ class Scene:
         self.secret.chmod(0o644)
         (self.outdoors / "kept").write_text(_KEPT)
         (self.outdoors / "kept").chmod(0o666)
-        self._inherited = os.open(self.secret, os.O_RDONLY)
-        os.set_inheritable(self._inherited, True)
+        # The zygote puts its own on the low numbers.
+        with open(self.secret, "rb") as file:
+            self._inherited = fcntl.fcntl(file, fcntl.F_DUPFD, 64)
         os.environ["SANDBOX_CANARY"] = self.token
         self._victim = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(900)"])
         self._listener = socket.create_server(("127.0.0.1", 0))

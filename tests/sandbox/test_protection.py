@@ -5,6 +5,7 @@ import glob
 import itertools
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from liveness import alive
 
-from sandbox import landlock, seccomp
+from sandbox import landlock, seccomp, syscalls
 from sandbox.confine import escapes
 from sandbox.limits import Limits
 from sandbox.process import Zygote
@@ -82,8 +83,59 @@ def test_the_filters_of_both_architectures_are_well_formed(machine, flags):
     assert count <= 4096  # BPF_MAXINSNS
     for index in range(count):
         operation = int.from_bytes(code[8 * index : 8 * index + 2], sys.byteorder)
-        if operation == 0x15:
+        if operation in {0x15, 0x35}:
             assert index + 1 + max(code[8 * index + 2], code[8 * index + 3]) < count
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=4)))
+def test_the_filter_answers_every_number_as_the_tables_say(machine, flags):
+    changes, starts, processes, signals = flags
+    code = seccomp.build_filter(machine, changes=changes, starts=starts, processes=processes, signals=signals)
+    column = ["x86_64", "aarch64"].index(machine)
+    arch = [0xC000003E, 0xC00000B7][column]
+    allowed = syscalls.ALONE | (syscalls.CHANGING_FILES if changes else {})
+    allowed |= syscalls.STARTING if starts or processes else {}
+    allowed |= (syscalls.PROCESSES if processes else {}) | (syscalls.SIGNALS if signals else {})
+    masked = syscalls.MASKED_ALONE | (syscalls.MASKED_READING if not changes and not starts else {})
+    masked |= syscalls.MASKED_STARTING if starts or processes else {}
+    masked |= syscalls.MASKED_PROCESSES if processes else {}
+    allow, refuse, missing = 0x7FFF0000, 0x00050001, 0x00050000 | 38
+    expected = {numbers[column]: allow for numbers in allowed.values()}
+    expected |= {numbers[column]: missing for numbers in syscalls.MISSING.values()}
+    expected |= {numbers[column]: 0x00050000 for numbers in (syscalls.IGNORED if changes else {}).values()}
+    rules = {rule.numbers[column]: rule for rule in masked.values()}
+    for number in [*range(700), 0x40000000, 0x40000000 + 1, 2**31, 2**32 - 1]:
+        if number not in rules:
+            assert answer_of(code, arch, number) == expected.get(number, refuse), number
+            continue
+        rule = rules[number]
+        for value in {0, 1, 2, 2**31, 2**32 - 1, 2**32, 2**63, *rule.values, *(v | ~rule.mask for v in rule.values)}:
+            value &= 2**64 - 1
+            fits = value < 2**32 and value & rule.mask in rule.values
+            assert answer_of(code, arch, number, {rule.argument: value}) == (allow if fits else refuse), (number, value)
+    assert answer_of(code, arch ^ 1, next(iter(expected))) == 0x80000000
+
+
+def answer_of(code: bytes, arch: int, number: int, arguments: dict[int, int] | None = None) -> int:
+    """What the program returns for a system call, by an interpreter of the instructions that it is made of."""
+    words = [arguments.get(k, 0) for k in range(6)] if arguments else [0] * 6
+    data = struct.pack("IIQ6Q", number, arch, 0, *words)
+    at, accumulator = 0, 0
+    while True:
+        operation, jump_true, jump_false, value = struct.unpack_from("HBBI", code, 8 * at)
+        at += 1
+        if operation == 0x06:
+            return value
+        if operation == 0x20:
+            accumulator = struct.unpack_from("I", data, value)[0]
+        elif operation == 0x54:
+            accumulator &= value
+        elif operation == 0x15:
+            at += jump_true if accumulator == value else jump_false
+        else:
+            assert operation == 0x35, operation
+            at += jump_true if accumulator >= value else jump_false
 
 
 def test_a_killed_zygote_is_replaced_and_the_next_program_runs():

@@ -26,7 +26,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 
 # What takes a guard of the zygote away, before it has started to work.
 PATCHES = {
-    "system-call filter": "import sandbox.seccomp as m; m.install = lambda *a, **k: None",
+    "system-call filter": "import sandbox.seccomp as m; m.Filter.install = lambda self: None",
     "Landlock": "import sandbox.landlock as m; m.restrict_self = lambda *a, **k: None",
     "resource limits": "import resource as m; m.setrlimit = lambda *a: None",
     "dropped privileges": "import sandbox.confine as m; m._drop_privileges = lambda *a: None; m._PR_SET_DUMPABLE = 999",
