@@ -7,7 +7,7 @@ import sys
 import burnish
 from burnish.contracts.errors import BurnishError
 
-VERBS = ("run", "plan", "compile", "submit", "ui", "report", "doctor", "store", "sandbox")
+VERBS = ("run", "plan", "compile", "submit", "ui", "report", "doctor", "store", "sandbox", "serve", "exporter")
 
 
 def main(arguments: list[str] | None = None) -> None:

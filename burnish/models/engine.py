@@ -1,6 +1,7 @@
 """What a sampling engine is: requests in, completions out as they finish, with the logprob of every drawn token.
 
-Two engines exist: `hf` runs wherever torch runs, `vllm` needs its own image; stages know only this interface.
+Three engines exist: `hf` runs wherever torch runs, `vllm` needs its own image, `endpoint` asks a server that has one of
+them; stages know only this interface.
 """
 
 from collections.abc import Iterator, Sequence
@@ -69,12 +70,25 @@ class Engine(Protocol):
 
 
 def open_engine(
-    folder: Path, *, model: ModelConfig, rollout: RolloutConfig, device: torch.device, max_length: int
+    folder: Path,
+    *,
+    model: ModelConfig,
+    rollout: RolloutConfig,
+    device: torch.device,
+    max_length: int,
+    digest: str = "",
+    label: str = "",
 ) -> Engine:
     """The engine that `rollout.engine` names, with the policy in `folder`.
 
-    `max_length` bounds prompt plus completion, in tokens. Raises ConfigError when the engine is not installed.
+    `max_length` bounds prompt plus completion, in tokens. A server needs nothing of `folder`: `digest` is that of the
+    policy's manifest, and `label` tells people who asks. Raises ConfigError when the engine is not
+    installed, StageError when a server does not give it.
     """
+    if rollout.engine == "endpoint":
+        from burnish.models.endpoint_engine import EndpointEngine
+
+        return EndpointEngine(rollout.endpoint, policy=digest, label=label, max_length=max_length)
     if rollout.engine == "vllm":
         from burnish.models.vllm_engine import VllmEngine
 

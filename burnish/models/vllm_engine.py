@@ -33,23 +33,13 @@ _ENVIRONMENT = {
 
 
 class VllmEngine:
-    """An Engine over vLLM, with the weights in `folder`; a new policy is a new engine, so nothing can be stale."""
+    """An Engine over vLLM with the weights in `folder`; it also takes single requests at any time, and new weights."""
 
     def __init__(
         self, folder: Path, *, model: ModelConfig, rollout: RolloutConfig, device: torch.device, max_length: int
     ) -> None:
         """Raises ConfigError when vLLM is not installed."""
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        try:
-            self._vllm: Any = importlib.import_module("vllm")
-        except ModuleNotFoundError as error:
-            if error.name != "vllm":
-                raise
-            raise ConfigError(
-                "rollout.engine is 'vllm': vLLM is not installed here; use the vLLM image, "
-                "pip install 'burnish[vllm]', or set rollout.engine=hf"
-            ) from None
+        self._vllm = import_vllm()
         tokenizer = load_tokenizer(folder, trust_remote_code=model.trust_remote_code)
         self._eos_token_ids = read_eos_token_ids(folder, tokenizer)
         settings: dict[str, Any] = {
@@ -58,10 +48,14 @@ class VllmEngine:
             "max_model_len": max_length,
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",
+            "load_format": "safetensors",
             "enable_prefix_caching": True,
             "disable_log_stats": True,
             **(_gpu_settings(model, rollout) if device.type == "cuda" else _CPU_SETTINGS),
         }
+        self._model = model
+        self._done: list[Completion] = []
+        """Finished while `score` waited for its own."""
         self._adapter: Any = None
         if has_adapter(folder) and model.lora.serve == "adapter":
             adapter = read_adapter_settings(folder)
@@ -75,22 +69,53 @@ class VllmEngine:
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """One completion per request, in the order in which they finish."""
         for request in requests:
-            self._add(request.request_id, request.input_ids, self._parameters(request, sampling))
-        while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                if output.finished:
-                    yield _completion(output.request_id, output.outputs[0])
+            self.add(request, sampling)
+        while self.busy:
+            yield from self.step()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is not done yet."""
+        return bool(self._done) or bool(self._engine.has_unfinished_requests())
+
+    def add(self, request: Request, sampling: Sampling) -> None:
+        """Take one more request, at any time; `step` draws it."""
+        self._add(request.request_id, request.input_ids, self._parameters(request, sampling))
+
+    def abandon(self, request_id: str) -> None:
+        """Draw no more of this request; it is never done."""
+        self._engine.abort_request([request_id])
+
+    def step(self) -> list[Completion]:
+        """Draw one token of every request that is not done; those that are done with it."""
+        done, self._done = self._done, []
+        outputs = self._engine.step()
+        return done + [_completion(output.request_id, output.outputs[0]) for output in outputs if output.finished]
 
     def score(self, input_ids: list[int], response_ids: list[int]) -> list[float]:
         """[R] log softmax(logits), at temperature 1, of each response token after the prompt."""
         parameters = self._vllm.SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-        tokens = [*input_ids, *response_ids]
-        self._add("score", tokens, parameters)
+        self._add("score", [*input_ids, *response_ids], parameters)
         scored: Any = None
-        while self._engine.has_unfinished_requests():
-            scored = next((output for output in self._engine.step() if output.finished), scored)
+        while scored is None:
+            for output in self._engine.step():
+                if output.request_id == "score":
+                    scored = output if output.finished else None
+                elif output.finished:
+                    self._done.append(_completion(output.request_id, output.outputs[0]))
         steps = scored.prompt_logprobs[len(input_ids) :]
         return [float(step[token].logprob) for step, token in zip(steps, response_ids, strict=True)]
+
+    def reload(self, folder: Path) -> None:
+        """Put the weights in `folder` in place of those in use, while nothing is being drawn.
+
+        They must be of the same names and shapes: vLLM takes what fits and only logs the rest.
+        """
+        with _served_folder(folder, self._model, merge=has_adapter(folder)) as served:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(served)})
+        # A head tied to the embedding is not in the files; on a CPU it is a packed copy, which vLLM leaves as it was.
+        self._engine.apply_model(_pack_heads)
+        self._engine.reset_prefix_cache()
 
     def _add(self, request_id: str, input_ids: list[int], parameters: Any) -> None:
         self._engine.add_request(request_id, {"prompt_token_ids": input_ids}, parameters, lora_request=self._adapter)
@@ -111,6 +136,13 @@ class VllmEngine:
 
 # bfloat16 is four times slower on most CPUs, compiling takes minutes, and blocks longer than prompts are never shared.
 _CPU_SETTINGS: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "block_size": 32}
+
+
+def _pack_heads(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] == "lm_head":
+            head: Any = module
+            head.quant_method.process_weights_after_loading(head)
 
 
 # What vLLM has kernels for.
@@ -142,6 +174,21 @@ def _served_folder(folder: Path, model: ModelConfig, *, merge: bool) -> Iterator
 
 def _gpu_settings(model: ModelConfig, rollout: RolloutConfig) -> dict[str, Any]:
     return {"dtype": model.dtype, "gpu_memory_utilization": rollout.gpu_memory_utilization}
+
+
+def import_vllm() -> Any:
+    """The vllm module, set up for use inside this process. Raises ConfigError when it is not installed."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("vllm")
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        raise ConfigError(
+            "rollout.engine is 'vllm': vLLM is not installed here; use the vLLM image, "
+            "pip install 'burnish[vllm]', or set rollout.engine=hf"
+        ) from None
 
 
 def _completion(request_id: str, output: Any) -> Completion:

@@ -1,0 +1,53 @@
+"""`burnish serve`: the warm rollout server, which stages ask with `rollout.engine=endpoint`."""
+
+import argparse
+import os
+from typing import Any, get_args
+
+from burnish.contracts.errors import ConfigError, StageError
+
+TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    from burnish.serve.settings import ServeSettings
+
+    parser = subparsers.add_parser(
+        "serve",
+        help="the warm rollout server: an engine that stays up between rounds",
+        description="An engine that stays up between rounds and loads the policies that stages ask for from the store "
+        f"(BURNISH_STORE and its keys). {TOKEN_VARIABLE}: the bearer token of its clients; unset: none.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
+    parser.add_argument("--port", type=int, default=8000, help="0 for any that is free; the log says which")
+    for name, field in ServeSettings.model_fields.items():
+        choices = get_args(field.annotation) or None
+        kind: Any = str if choices else field.annotation
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=kind, choices=choices, default=field.default, help=field.description)
+    parser.set_defaults(handler=handle)
+
+
+def handle(given: argparse.Namespace) -> int:
+    from pydantic import ValidationError
+
+    from burnish.serve.engine_process import EngineGone
+    from burnish.serve.run import serve
+    from burnish.serve.settings import ServeSettings
+    from burnish.store import open_store
+
+    try:
+        settings = ServeSettings(**{name: getattr(given, name) for name in ServeSettings.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None
+    # Out of the environment, so that the engine's process never has it.
+    token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None
+    try:
+        serve(settings, open_store(), given.host, given.port, token)
+    except EngineGone as error:
+        raise StageError(f"serve: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {given.host}:{given.port}: {error.strerror}") from None
+    return 0
