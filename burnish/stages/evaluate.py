@@ -158,7 +158,7 @@ def _sample(context: StageContext, prompts: Sequence[Prompt], version: int) -> l
         rollout=config.rollout,
         device=device,
         max_length=longest,
-        policy=context.inputs["policy"].digest,
+        digest=context.inputs["policy"].digest,
         label=f"{context.run_id}: {context.title}",
     )
     drawn = sample_prompts(engine, tokenizer, samples, Sampling(settings.temperature, limit), policy_version=version)
