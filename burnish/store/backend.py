@@ -39,6 +39,12 @@ class Backend(Protocol):
     def put_bytes(self, key: str, data: bytes) -> None:
         """Write a small object, replacing what is there."""
 
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write a small object unless there is one; whether it is this one that is there now.
+
+        Of several writers at the same moment one succeeds. What they write must differ, or all of them do.
+        """
+
     def put_file(self, key: str, path: Path) -> None:
         """Write the file's bytes as an object, replacing what is there."""
 
@@ -56,3 +62,9 @@ class Backend(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove the objects; one that is not there is no error."""
+
+    def unfinished(self) -> Iterator[StoredObject]:
+        """What writers have begun and not finished: they are busy, or died. No other method sees it."""
+
+    def drop_unfinished(self, keys: Iterable[str]) -> None:
+        """Remove it, by the keys that `unfinished` gave."""

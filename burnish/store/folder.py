@@ -26,6 +26,15 @@ class FolderBackend:
         with self._explained(key), whole_file(self.root / key) as temporary:
             temporary.write_bytes(data)
 
+    def put_new(self, key: str, data: bytes) -> bool:
+        with self._explained(key):
+            try:
+                with whole_file(self.root / key, replace=False) as temporary:
+                    temporary.write_bytes(data)
+            except FileExistsError:
+                return (self.root / key).read_bytes() == data
+        return True
+
     def put_file(self, key: str, path: Path) -> None:
         with self._explained(key), whole_file(self.root / key) as temporary:
             shutil.copyfile(path, temporary)
@@ -52,19 +61,28 @@ class FolderBackend:
             return None
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        for folder, _, names in os.walk(self.root / prefix):
-            for name in sorted(names):
-                path = Path(folder) / name
-                if is_temporary(path):
-                    continue
-                with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
-                    stat = path.stat()
-                    yield StoredObject(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
+        return self._walk(prefix, temporary=False)
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             with self._explained(key):
                 (self.root / key).unlink(missing_ok=True)
+
+    def unfinished(self) -> Iterator[StoredObject]:
+        return self._walk("", temporary=True)
+
+    def drop_unfinished(self, keys: Iterable[str]) -> None:
+        self.delete(keys)
+
+    def _walk(self, prefix: str, *, temporary: bool) -> Iterator[StoredObject]:
+        for folder, _, names in os.walk(self.root / prefix):
+            for name in sorted(names):
+                path = Path(folder) / name
+                if is_temporary(path) != temporary:
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
+                    stat = path.stat()
+                    yield StoredObject(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
 
     @contextlib.contextmanager
     def _explained(self, key: str) -> Iterator[None]:
@@ -77,8 +95,11 @@ class FolderBackend:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name when the block ends well, and is gone otherwise."""
+def whole_file(path: Path, *, replace: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name when the block ends well, and is gone otherwise.
+
+    Without `replace`, FileExistsError when the name is taken by then.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
     os.close(handle)
@@ -86,10 +107,24 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o444)
+        if not replace:
+            _take_name(temporary, path)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _take_name(temporary: Path, path: Path) -> None:
+    """Raises FileExistsError when somebody else has it."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP}:
+            raise
+        # A file system without hard links: of two writers at this very moment the second wins.
+        if path.exists():
+            raise FileExistsError(path) from None
 
 
 def is_temporary(path: Path) -> bool:
@@ -97,9 +132,14 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(_TEMPORARY)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether there is no space left for a file."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
 def os_reason(error: OSError) -> str:
     """What went wrong with a file and what to do about it, without a traceback."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if is_full(error):
         return "the disk is full; free some space (burnish store gc) or use another disk"
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return "permission denied; check the owner of the folder"

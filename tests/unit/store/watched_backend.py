@@ -22,6 +22,14 @@ class WatchedBackend:
         self._note("put_bytes", key)
         self.inner.put_bytes(key, data)
 
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._note("put_new", key)
+        return self.inner.put_new(key, data)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._note("put_new", key)
+        return self.inner.put_new(key, data)
+
     def put_file(self, key: str, path: Path) -> None:
         self._note("put_file", key)
         self.inner.put_file(key, path)
@@ -49,6 +57,12 @@ class WatchedBackend:
         for key in keys:
             self._note("delete", key)
         self.inner.delete(keys)
+
+    def unfinished(self) -> Iterator[StoredObject]:
+        return self.inner.unfinished()
+
+    def drop_unfinished(self, keys: Iterable[str]) -> None:
+        self.inner.drop_unfinished(keys)
 
     def count(self, operation: str) -> int:
         return sum(called == operation for called, _ in self.calls)
