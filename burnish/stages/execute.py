@@ -19,7 +19,10 @@ from burnish.stages.progress import progress
 
 
 def run(context: StageContext) -> StageResult:
-    """rollouts.parquet and prompts.parquet in, executions.parquet out, in the order of the rollouts."""
+    """rollouts.parquet and prompts.parquet in, executions.parquet out, in the order of the rollouts.
+
+    A shard executes the samples of its groups.
+    """
     prompts = {
         prompt.prompt_id: prompt for prompt in read_records(context.input_dir("prompts") / "prompts.parquet", Prompt)
     }
@@ -30,8 +33,9 @@ def run(context: StageContext) -> StageResult:
         path = context.input_dir("rollouts") / "rollouts.parquet"
         rows = iter_records(path, Rollout)
         first = list(islice(rows, 1))  # a file that is none of ours is refused before it is counted
-        rollouts = chain(first, rows)
-        total = _count(path, executed)
+        own = context.own(group_id for _, group_id in _ids(path))
+        rollouts = (rollout for rollout in chain(first, rows) if rollout.group_id in own)
+        total = sum(prompt_id in executed and group_id in own for prompt_id, group_id in _ids(path))
     executions = execute_rollouts(rollouts, prompts, context.config.execute, owner=context.run_id)
     tally = Tally()
     written = write_records(
@@ -72,14 +76,11 @@ class Tally:
         return metrics | {f"verdict/{verdict}": float(count) for verdict, count in sorted(self.verdicts.items())}
 
 
-def _count(path: Path, prompt_ids: set[str]) -> int:
-    """Rollouts of these prompts, from one column: decoding whole rows twice would show."""
+def _ids(path: Path) -> Iterator[tuple[str, str]]:
+    """prompt_id and group_id of each rollout, from two columns: decoding whole rows twice would show."""
     with pq.ParquetFile(path) as file:
-        return sum(
-            prompt_id in prompt_ids
-            for batch in file.iter_batches(columns=["prompt_id"])
-            for prompt_id in batch.column(0).to_pylist()
-        )
+        for batch in file.iter_batches(columns=["prompt_id", "group_id"]):
+            yield from zip(batch["prompt_id"].to_pylist(), batch["group_id"].to_pylist(), strict=True)
 
 
 if __name__ == "__main__":
