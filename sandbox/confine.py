@@ -109,6 +109,7 @@ def prepare(readable: Iterable[str] = ()) -> Confinement:
     os.umask(0o077)
     for kind, value in _LIMITS_OF_ALL:
         _limit(kind, value)
+    libc.prctl(_PR_SET_DUMPABLE, 0)
     if os.geteuid() == 0:
         for capability in range(64):
             libc.prctl(_PR_CAPBSET_DROP, capability)
@@ -133,7 +134,8 @@ def confine(limits: Limits, prepared: Confinement, jail: Jail = PLAIN) -> None:
     ruleset, system_calls = _ruleset(prepared, jail), prepared.system_calls(jail)
     _drop_privileges(prepared.uid)
     if jail == PLAIN:
-        # No core file whatever core_pattern says, no tracing. A new program would be dumpable again anyway.
+        # No core file whatever core_pattern says, no tracing. The change of user may have undone it, and a new
+        # program is in any case.
         libc.prctl(_PR_SET_DUMPABLE, 0)
     if ruleset is not None:
         landlock.restrict_self(ruleset)
