@@ -131,11 +131,12 @@ def handle_gc(given: argparse.Namespace) -> int:
         )
         console = _console()
         if not given.delete:
-            for found in (*garbage.records, *garbage.results, *garbage.manifests, *garbage.blobs):
+            for found in (*garbage.records, *garbage.results, *garbage.manifests, *garbage.blobs, *garbage.unfinished):
                 console.print(f"  {found.key}  {decimal(found.size)}", soft_wrap=True)
         what = (
             f"{len(garbage.results)} results, {len(garbage.manifests)} manifests and {len(garbage.blobs)} blobs, "
             f"{decimal(garbage.size)}"
+            + (f", and {len(garbage.unfinished)} unfinished writes" if garbage.unfinished else "")
         )
         if not given.delete:
             console.print(f"would delete {what}; say --delete to do it" if len(garbage) else "nothing to delete")

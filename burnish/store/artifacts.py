@@ -101,9 +101,20 @@ class ArtifactStore:
             present = all(pool.map(self._is_stored, blobs.values()))
         return record if present else None
 
-    def put_result(self, record: StageRecord) -> None:
-        """Remember a finished stage under its key."""
-        self.backend.put_bytes(result_key(record.key), record.model_dump_json().encode())
+    def put_result(self, record: StageRecord) -> StageRecord:
+        """Remember a finished stage under its key, and return what is remembered.
+
+        A stage may have run twice at the same time: the first result is that of both, so that all who come later
+        read the same one. A result that is no longer whole gives way.
+        """
+        key, text = result_key(record.key), record.model_dump_json().encode()
+        if self.backend.put_new(key, text):
+            return record
+        first = self.get_result(record.key)
+        if first:
+            return first
+        self.backend.put_bytes(key, text)
+        return record
 
     def put_run_record(self, record: StageRecord) -> None:
         """Write what a stage did in its run; a later attempt of the same stage replaces it."""
@@ -137,7 +148,10 @@ class ArtifactStore:
         artifact = f"{manifest.kind} artifact {manifest.digest}, file {blob.path!r}"
         key = blob_key(blob.sha256)
         try:
-            self.cache.download(blob, self.backend, key, pool)
+            try:
+                self.cache.download(blob, self.backend, key, pool)
+            except CorruptObject:  # or only on its way here
+                self.cache.download(blob, self.backend, key, pool)
         except MissingObject:
             raise StoreError(
                 f"{artifact}: blob {key} is missing from {self.backend.url}; run stage {manifest.lineage.stage!r} again"

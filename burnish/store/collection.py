@@ -4,7 +4,6 @@ So a crash in between leaves nothing that points to something gone. What is youn
 stage may be about to refer to it.
 """
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from burnish.store.artifacts import ArtifactStore, blob_key, digest_of, parse_re
 from burnish.store.backend import MissingObject, StoredObject
 
 _BATCH = 500
+_CLOCK = "gc/clock"
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Garbage:
     results: list[StoredObject]
     manifests: list[StoredObject]
     blobs: list[StoredObject]
+    unfinished: list[StoredObject]
+    """Writes that were begun and never finished."""
 
     @property
     def size(self) -> int:
@@ -35,7 +37,7 @@ class Garbage:
         return sum(blob.size for blob in self.blobs)
 
     def __len__(self) -> int:
-        return len(self.records) + len(self.results) + len(self.manifests) + len(self.blobs)
+        return len(self.records) + len(self.results) + len(self.manifests) + len(self.blobs) + len(self.unfinished)
 
 
 def find_garbage(
@@ -56,7 +58,7 @@ def find_garbage(
     unknown = sorted(forgotten - run_ids)
     if unknown:
         raise StoreError(f"there is no run {unknown[0]!r} in {store.backend.url}; see burnish store ls")
-    limit = time.time() - grace_s
+    limit = _store_time(store) - grace_s
     # Listed before the runs are read: what appears meanwhile is not in the lists, and so stays.
     blobs, manifests, results = (list(store.backend.list(prefix)) for prefix in ("blobs/", "manifests/", "results/"))
     kept = {
@@ -72,6 +74,7 @@ def find_garbage(
         results=doomed_results,
         manifests=[found for found in manifests if found.modified < limit and digest_of(found.key) not in kept],
         blobs=[found for found in blobs if found.modified < limit and found.key not in kept_blobs],
+        unfinished=[found for found in store.backend.unfinished() if found.modified < limit],
     )
 
 
@@ -97,15 +100,26 @@ def collect(store: ArtifactStore, garbage: Garbage) -> Iterator[str]:
             batch = keys[start : start + _BATCH]
             store.backend.delete(batch)
             yield f"{name}: {start + len(batch)} of {len(keys)} deleted"
+    if garbage.unfinished:
+        store.backend.drop_unfinished(found.key for found in garbage.unfinished)
+        yield f"unfinished writes: {len(garbage.unfinished)} deleted"
+
+
+def _store_time(store: ArtifactStore) -> float:
+    """Unix time by the clock that dates the objects: ours may be hours away from it."""
+    store.backend.put_bytes(_CLOCK, b"")
+    [moment] = [found.modified for found in store.backend.list("gc/")]
+    return moment
 
 
 def _outputs(records: list[StageRecord], keep_trainer_states: int | None) -> set[str]:
-    """Digests that a run refers to; `records` come in the order in which they started."""
+    """Digests that a run refers to."""
     outputs = {digest for record in records for digest in record.outputs.values()}
     if keep_trainer_states is None:
         return outputs
     states: dict[str, None] = {}
-    for record in records:
+    # By round: their pods' clocks may disagree.
+    for record in sorted(records, key=lambda record: record.round or 0):
         for output, digest in record.outputs.items():
             if record.stage in STAGES and STAGES[record.stage].writes.get(output) == "trainer_state":
                 states.pop(digest, None)

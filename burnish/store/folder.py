@@ -107,24 +107,26 @@ def whole_file(path: Path, *, replace: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o444)
-        if not replace:
-            _take_name(temporary, path)
-        temporary.replace(path)
+        if replace or not _linked(temporary, path):
+            temporary.replace(path)
+        else:
+            temporary.unlink()
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _take_name(temporary: Path, path: Path) -> None:
-    """Raises FileExistsError when somebody else has it."""
+def _linked(temporary: Path, path: Path) -> bool:
+    """Give it the name, which unlike a rename replaces nothing. False where there are no hard links."""
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.ENOTSUP}:
             raise
-        # A file system without hard links: of two writers at this very moment the second wins.
         if path.exists():
             raise FileExistsError(path) from None
+        return False
+    return True
 
 
 def is_temporary(path: Path) -> bool:

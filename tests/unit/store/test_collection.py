@@ -28,7 +28,7 @@ def record(store, run_id: str, round: int, outputs: dict[str, str], key: str = "
 
 
 def keys(store) -> set[str]:
-    return {found.key for found in store.backend.list("")}
+    return {found.key for found in store.backend.list("")} - {"gc/clock"}
 
 
 def gc(store, **options) -> None:
