@@ -62,7 +62,7 @@ def test_settings_follow_the_values_and_else_the_development_services(render):
     assert pick(render(), "ConfigMap", "burnish")["data"] == {"BURNISH_S3_REGION": "us-east-1"}
 
 
-@pytest.mark.parametrize("component", ["sandbox", "rolloutServer", "pipelineUpload"])
+@pytest.mark.parametrize("component", ["sandbox", "rolloutServer", "exporter", "pipelineUpload"])
 def test_every_image_of_ours_has_its_dockerfile_and_the_default_registry_is_that_of_the_pipelines(component):
     assert (ROOT / f"docker/{DEFAULTS[component]['image']['repository']}.Dockerfile").exists()
     assert DEFAULTS["image"]["registry"] == placement.ClusterPlacement().registry

@@ -109,7 +109,9 @@ def test_every_value_is_in_the_schema_and_every_property_has_its_default():
         ("dev.seaweedfs.buckets[0]=A", "/dev/seaweedfs/buckets/0"),
         ("dev.minio.enabled=true", "minio"),
         ("monitoring.serviceMonitor.interval=often", "/monitoring/serviceMonitor/interval"),
-        ("monitoring.prometheusRule.training.reward=reward mean", "/monitoring/prometheusRule/training/reward"),
+        ("monitoring.prometheusRule.training.entropyShare=3", "/monitoring/prometheusRule/training/entropyShare"),
+        ("exporter.intervalSeconds=0", "/exporter/intervalSeconds"),
+        ("exporter.secretKey=hunter2", "secretKey"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(helm, setting, named):
