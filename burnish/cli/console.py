@@ -24,8 +24,11 @@ class Ending(NamedTuple):
     """The first error a stage printed."""
 
 
-def follow(lines: Iterable[str], log: TextIO) -> Ending:
-    """Copy `lines` to `log` and show the marked ones, live on a terminal, plain otherwise."""
+def follow(lines: Iterable[str], log: TextIO, *, stage_lines: bool = True) -> Ending:
+    """Copy `lines` to `log` and show the marked ones, live on a terminal, plain otherwise.
+
+    stage_lines: leave a line for each stage that is done; without, nothing stays on the terminal.
+    """
     console = Console(highlight=False)
     unfinished: list[str] = []
     error: str | None = None
@@ -45,10 +48,11 @@ def follow(lines: Iterable[str], log: TextIO) -> Ending:
                         unfinished.remove(title)
                     total = time.monotonic() - started
                     line = escape(f"{title:<24} {rest:<32}")
-                    console.print(f"[green]✓[/] {line} [dim]{total:6.0f} s[/]")
+                    if stage_lines:
+                        console.print(f"[green]✓[/] {line} [dim]{total:6.0f} s[/]")
                 else:
                     status.update(escape(f"{title}: {rest}"))
-                    if not console.is_terminal:
+                    if stage_lines and not console.is_terminal:
                         console.print(f"  {title}: {rest}", markup=False)
             elif text.startswith("error: "):
                 error = error or text.removeprefix("error: ")

@@ -87,19 +87,23 @@ class Outcome(BaseModel):
     critic: str
     verdict: str
     reference: str
-    """The policy that the KL term referred to."""
-    verdict_status: str
+    """The policy that the KL term of its first round referred to."""
+    collapsed: bool = False
+    """The detector stopped the chunk; policy, trainer state and critic are the last good ones."""
     reasons: list[str] = Field(default_factory=list)
+    """Of the collapse, or why the budget ended the chunk early."""
     last_round: int
     """Last round that was trained; a stop leaves out those after it."""
     evaluation: str = ""
     """Digest of the evaluation after the chunk; empty when none was due."""
     before: dict[str, float] = Field(default_factory=dict)
-    """pass@k before the chunk; only of the first one."""
+    """pass@k of the policy that the chunk started from, where it was evaluated."""
     after: dict[str, float] = Field(default_factory=dict)
     rounds: list[RoundFigures] = Field(default_factory=list)
     seconds: float = 0.0
-    """From the start of the first stage to the end of the last."""
+    """In which at least one of its stages ran."""
+    cost: float | None = None
+    """None: not known."""
 
 
 class Chunk(BaseModel):
@@ -109,14 +113,15 @@ class Chunk(BaseModel):
 
     number: int
     run_id: str
-    """Decided before the run is submitted, so that it can be asked for."""
+    """Decided and written down before the run is submitted, so that it can be asked for."""
+    start: StartConfig
     rounds: int
-    overrides: list[str]
-    """What this chunk sets on top of the campaign's configuration."""
     evaluated: bool = True
     """Whether it ends with an evaluation."""
     rolled_back: bool = False
-    """Whether it goes on from the last good policy of a chunk that was stopped."""
+    """Whether it goes on from the last good policy of a chunk that collapsed."""
+    budget: float | None = None
+    """What it may cost."""
     attempt: int = 1
     """Runs of this chunk so far; what an earlier one finished is not repeated."""
     status: Literal["planned", "done", "failed"] = "planned"
@@ -124,6 +129,17 @@ class Chunk(BaseModel):
     link: str = ""
     """Where people look at the run."""
     outcome: Outcome | None = None
+
+    @property
+    def last_round(self) -> int:
+        """Number of its last round, trained or not."""
+        return self.start.round + self.rounds
+
+    @property
+    def short_of_budget(self) -> bool:
+        """Whether the budget ended it before its last round."""
+        found = self.outcome
+        return found is not None and found.last_round < self.last_round and not found.collapsed
 
 
 class Campaign(BaseModel):
@@ -143,13 +159,14 @@ class Campaign(BaseModel):
     chunks: list[Chunk] = Field(default_factory=list)
 
     @property
-    def done(self) -> list[Chunk]:
-        return [chunk for chunk in self.chunks if chunk.status == "done"]
+    def last(self) -> Outcome | None:
+        """Of the last chunk that is done."""
+        return next((chunk.outcome for chunk in reversed(self.chunks) if chunk.outcome), None)
 
     @property
     def rounds_done(self) -> int:
-        """Rounds behind, those that were undone included: their numbers are not used again."""
-        return max((chunk.outcome.last_round for chunk in self.chunks if chunk.outcome), default=0)
+        """Rounds behind, those that were undone included: a number is not used again."""
+        return self.last.last_round if self.last else 0
 
     @property
     def rollbacks(self) -> int:
@@ -157,8 +174,15 @@ class Campaign(BaseModel):
 
     @property
     def hours(self) -> float:
-        """Taken by the finished chunks."""
+        """That the finished chunks took."""
         return sum(chunk.outcome.seconds for chunk in self.chunks if chunk.outcome) / 3600
+
+    @property
+    def cost(self) -> float | None:
+        """Of the finished chunks; None: not known of all of them."""
+        costs = [chunk.outcome.cost for chunk in self.chunks if chunk.outcome]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if len(known) == len(costs) else None
 
     @classmethod
     def from_json(cls, text: str | bytes, origin: str) -> "Campaign":

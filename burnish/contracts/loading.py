@@ -29,6 +29,14 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     return parse_config(tree)
 
 
+def with_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """`config` with `overrides` on top. Raises ConfigError."""
+    tree = json.loads(config.model_dump_json())
+    for override in overrides:
+        _apply(tree, override)
+    return parse_config(tree)
+
+
 def parse_config(tree: dict[str, Any]) -> RunConfig:
     """The validated configuration of a plain tree of dicts and lists, presets filled in."""
     try:

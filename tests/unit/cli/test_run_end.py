@@ -2,6 +2,7 @@ import pytest
 
 from burnish.cli.console import Ending
 from burnish.cli.home import Home
+from burnish.cli.local_run import LocalEnd
 from burnish.cli.run import _conclude
 from burnish.contracts.artifacts import Lineage, Manifest, StageRecord
 from burnish.contracts.errors import BurnishError
@@ -29,7 +30,7 @@ MANIFESTS = _Manifests()
 
 
 def conclude(tmp_path, records, status=1, ending=QUIET):
-    return _conclude(status, ending, records, MANIFESTS, tmp_path, Home(tmp_path), began=BEGAN)
+    return _conclude(LocalEnd(status, ending, records, BEGAN), MANIFESTS, tmp_path, Home(tmp_path))
 
 
 def test_an_error_of_this_attempt_is_the_last_line(tmp_path):
