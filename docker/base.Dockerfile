@@ -15,8 +15,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     HF_HUB_DISABLE_TELEMETRY=1 \
     MLFLOW_DISABLE_TELEMETRY=true \
     VLLM_NO_USAGE_STATS=1
-RUN groupadd --gid 65532 burnish \
-    && useradd --uid 65532 --gid 65532 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin burnish \
+RUN echo burnish:x:65532: >> /etc/group \
+    && echo burnish:x:65532:65532::/tmp:/usr/sbin/nologin >> /etc/passwd \
     && python3 -m venv --without-pip /opt/venv \
     && echo /opt/burnish > "$(/opt/venv/bin/python3 -c 'import site; print(site.getsitepackages()[0])')/burnish.pth"
 RUN --mount=type=bind,source=docker,target=/docker \
@@ -24,7 +24,8 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,from=wheels,target=/wheels \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
-    sh /docker/install.sh /constraints.txt base
+    sh /docker/install.sh /constraints.txt base \
+    && sh /docker/install.sh /constraints.txt --no-deps executor
 WORKDIR /tmp
 USER 65532:65532
 CMD ["python3"]

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -71,6 +72,17 @@ def revision() -> str:
     return f"{commit}-dirty" if changed else commit
 
 
+def created() -> int:
+    """When the images are said to be made, in seconds since 1970: SOURCE_DATE_EPOCH, the commit's time, or now."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    try:
+        return int(given or _git("log", "-1", "--format=%ct"))
+    except (OSError, subprocess.CalledProcessError):
+        return int(time.time())
+    except ValueError:
+        sys.exit(f"SOURCE_DATE_EPOCH is {given!r}; give whole seconds since 1970")
+
+
 @contextmanager
 def build_context(image: str, wheels: list[Path]) -> Iterator[Path]:
     """The folder a build may read: the repository, or for `wheels` its recipe beside the wheels from this machine."""
@@ -79,7 +91,8 @@ def build_context(image: str, wheels: list[Path]) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="burnish-wheels-") as name:
         context = Path(name)
-        shutil.copy(FOLDER / "install.sh", context)
+        for script in ("apt.sh", "install.sh"):
+            shutil.copy(FOLDER / script, context)
         for folder in ("requirements", "wheels"):
             (context / folder).mkdir()
         shutil.copy(FOLDER / "requirements/sdists.txt", context / "requirements")
@@ -137,6 +150,7 @@ def main() -> None:
         "ACCELERATOR": options.accelerator,
         "VERSION": version(),
         "REVISION": revision(),
+        "CREATED": datetime.fromtimestamp(created(), UTC).isoformat(),
         "SOURCE": options.source,
     } | ({"BASE": options.base} if options.base else {})
     wheels = local_wheels(options.wheels, options.accelerator)
@@ -157,7 +171,8 @@ def main() -> None:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"DOCKER_BUILDKIT": "1"}
+    """For a Docker client; buildx takes the time from it that the image's configuration names."""
+    return os.environ | {"DOCKER_BUILDKIT": "1", "SOURCE_DATE_EPOCH": str(created())}
 
 
 def _git(*arguments: str) -> str:

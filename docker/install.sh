@@ -36,5 +36,12 @@ done
 if [ "${ACCELERATOR:-}" = cpu ] && ! ls /wheels/torch-*.whl >/dev/null 2>&1; then
     set -- --extra-index-url https://download.pytorch.org/whl/cpu "$@"
 fi
-exec "$python" -m pip --python /opt/venv/bin/python3 install --quiet \
+started=$(mktemp)
+# kfp stands in most images without its client's packages, of which pip would warn each time.
+"$python" -m pip --python /opt/venv/bin/python3 install --quiet --no-compile --no-warn-conflicts \
     --only-binary :all: --find-links /wheels --constraint "$constraints" "$@"
+# Bytecode that never looks at its source is the same in every build, and stays valid when modification times are set.
+# Packages hold a few templates that are no Python: those fail, and nobody imports them.
+find /opt/venv -name '*.py' -newer "$started" \
+    | /opt/venv/bin/python3 -m compileall -qq -j 0 --invalidation-mode unchecked-hash -i - || true
+rm "$started"

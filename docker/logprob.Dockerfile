@@ -3,10 +3,11 @@ ARG REPOSITORY=burnish
 ARG TAG
 FROM ${REPOSITORY}/code:${TAG} AS code
 
-FROM ${REPOSITORY}/torch:${TAG}
+FROM ${REPOSITORY}/trainer:${TAG}
 COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
+ARG CREATED
 ARG SOURCE
 ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish logprob" \
@@ -14,4 +15,5 @@ LABEL org.opencontainers.image.title="burnish logprob" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.source="${SOURCE}"

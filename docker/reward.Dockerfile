@@ -7,6 +7,7 @@ FROM ${REPOSITORY}/tasks:${TAG}
 COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
+ARG CREATED
 ARG SOURCE
 ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish reward" \
@@ -14,4 +15,5 @@ LABEL org.opencontainers.image.title="burnish reward" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.source="${SOURCE}"

@@ -10,8 +10,10 @@ FROM ${BASE}
 # What programs may be written in besides Python and bash, out of: c cpp javascript. Empty: no compiler in the image.
 #   python3 docker/build.py sandbox -- --build-arg "LANGUAGES=c cpp javascript"
 ARG LANGUAGES=
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
+    --mount=type=secret,id=ca \
     set -eu; packages=; \
     for language in ${LANGUAGES}; do \
         case ${language} in \
@@ -21,7 +23,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
             *) echo "LANGUAGES: ${language} is none of c cpp javascript" >&2; exit 1 ;; \
         esac; \
     done; \
-    if [ -n "${packages}" ]; then apt-get update -q && apt-get install -yq --no-install-recommends ${packages}; fi
+    if [ -n "${packages}" ]; then sh /docker/apt.sh ${packages}; fi
 ENV HOME=/tmp \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
@@ -35,10 +37,12 @@ c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 CMD ["python3", "-m", "sandbox", "serve", "--host=0.0.0.0"]
 ARG VERSION
 ARG REVISION
+ARG CREATED
 ARG SOURCE
 LABEL org.opencontainers.image.title="burnish sandbox" \
       org.opencontainers.image.description="Runs model-written code, behind HTTP" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.source="${SOURCE}"

@@ -1,4 +1,4 @@
-# torch: PyTorch and transformers. sft, logprob, update and, through vllm, rollout and evaluate stand on it.
+# torch: PyTorch. sft, logprob and update stand on it through trainer, rollout and evaluate through vllm.
 # ACCELERATOR=cuda takes the index's ordinary torch wheel with its CUDA libraries.
 ARG REPOSITORY=burnish
 ARG TAG
@@ -7,9 +7,11 @@ FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 FROM ${REPOSITORY}/base:${TAG}
 USER 0
 # tcmalloc takes about 30 % off a forward and backward pass on CPU.
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    apt-get update -q && apt-get install -yq --no-install-recommends libtcmalloc-minimal4
+    --mount=type=secret,id=ca \
+    sh /docker/apt.sh libtcmalloc-minimal4
 ARG ACCELERATOR=cpu
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
@@ -17,5 +19,8 @@ RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=cache,target=/root/.cache/pip \
     --mount=type=secret,id=ca --mount=type=secret,id=pip \
     sh /docker/install.sh /constraints.txt torch --constraint=/docker/requirements/constraints-torch.txt
-ENV LD_PRELOAD=libtcmalloc_minimal.so.4
+# What the node mounts of its GPU driver; utility is nvidia-smi, by which a run's load is tracked. Which GPUs a container
+# sees is never an image's to say.
+ENV LD_PRELOAD=libtcmalloc_minimal.so.4 \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532

@@ -4,7 +4,7 @@ ARG TAG
 FROM ${REPOSITORY}/code:${TAG} AS code
 FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 
-FROM ${REPOSITORY}/torch:${TAG}
+FROM ${REPOSITORY}/trainer:${TAG}
 USER 0
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
@@ -16,6 +16,7 @@ USER 65532:65532
 COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
+ARG CREATED
 ARG SOURCE
 ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish update" \
@@ -23,4 +24,5 @@ LABEL org.opencontainers.image.title="burnish update" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.source="${SOURCE}"

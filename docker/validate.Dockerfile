@@ -17,6 +17,7 @@ USER 65532:65532
 COPY --from=code / /opt/burnish/
 ARG VERSION
 ARG REVISION
+ARG CREATED
 ARG SOURCE
 ENV BURNISH_GIT_SHA=${REVISION}
 LABEL org.opencontainers.image.title="burnish validate" \
@@ -24,4 +25,5 @@ LABEL org.opencontainers.image.title="burnish validate" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.source="${SOURCE}"

@@ -10,9 +10,11 @@ FROM ${REPOSITORY}/wheels:${TAG} AS wheels
 FROM ${REPOSITORY}/torch:${TAG} AS cpu
 USER 0
 ENV TORCH_COMPILE_DISABLE=1
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    apt-get update -q && apt-get install -yq --no-install-recommends libnuma1
+    --mount=type=secret,id=ca \
+    sh /docker/apt.sh libnuma1
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
@@ -24,9 +26,11 @@ RUN --mount=type=bind,source=docker,target=/docker \
 # On a GPU, Triton compiles the launcher of each kernel when it is first used.
 FROM ${REPOSITORY}/torch:${TAG} AS cuda
 USER 0
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked \
+RUN --mount=type=bind,source=docker,target=/docker \
+    --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
-    apt-get update -q && apt-get install -yq --no-install-recommends gcc libc6-dev python3-dev
+    --mount=type=secret,id=ca \
+    sh /docker/apt.sh --compiler
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \

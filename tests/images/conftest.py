@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import burnish
 
+sys.path.insert(0, str(Path(__file__).parent))
 ROOT = Path(__file__).parents[2]
 
 
@@ -47,8 +49,13 @@ def daemon() -> Any:
 
 
 @pytest.fixture(scope="session")
-def image_name() -> Any:
-    """The full name of a stage's image: BURNISH_IMAGES and BURNISH_TAG, or what `make images` makes."""
-    repository = os.environ.get("BURNISH_IMAGES", "burnish")
-    tag = os.environ.get("BURNISH_TAG", burnish.__version__)
+def repository_and_tag() -> tuple[str, str]:
+    """Of the images: BURNISH_IMAGES and BURNISH_TAG, or what `make images` makes."""
+    return os.environ.get("BURNISH_IMAGES", "burnish"), os.environ.get("BURNISH_TAG", burnish.__version__)
+
+
+@pytest.fixture(scope="session")
+def image_name(repository_and_tag) -> Any:
+    """The full name of a stage's image."""
+    repository, tag = repository_and_tag
     return lambda stage: f"{repository}/{stage}:{tag}"
