@@ -21,10 +21,11 @@ import burnish
 from burnish.contracts.artifacts import Lineage, Manifest, StageRecord, canonical_json, stage_title
 from burnish.contracts.config import RunConfig
 from burnish.contracts.cost import beyond_budget
-from burnish.contracts.errors import BurnishError, ContractError
+from burnish.contracts.errors import ContractError
 from burnish.contracts.loading import load_config
 from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES, Stage
+from burnish.stages.attempt import failure_recorded, work_folder, write_manifests
 from burnish.stages.progress import announce, process_age
 from burnish.store import ArtifactStore, open_store
 from burnish.track.load import LoadSampler, asked_resources
@@ -120,7 +121,7 @@ def run_stage(
     manifests = {key: _read_manifest(stage, key, Path(path)) for key, path in inputs.items()}
     _check_names(stage, manifests, outputs)
     store = open_store()
-    config = _load_config(Path(config_path), overrides, store)
+    config = load_resolved(Path(config_path), overrides, store)
     if round is not None:
         round += config.start.round
     _refer_to_start(manifests, config, store)
@@ -132,8 +133,8 @@ def run_stage(
     known = store.get_result(key) if stage.remembered else None
     if known:
         announce(f"{title}: result is known, nothing to do")
-        record = known.model_copy(update={"run_id": run_id, "cached": True, "cached_from": known.run_id})
-        _write_manifests({output: store.get_manifest(digest) for output, digest in known.outputs.items()}, outputs)
+        record = _remembered(known, run_id)
+        write_manifests({output: store.get_manifest(digest) for output, digest in known.outputs.items()}, outputs)
         store.put_run_record(record)
         return record
     stopped = any(manifest.metadata.get("stopped") for manifest in manifests.values())
@@ -145,11 +146,12 @@ def run_stage(
         written = _pass_on(stage, manifests, store, round, part)
         record = StageRecord(
             run_id=run_id, stage=name, label=label, round=round, shard=shard, key=key, skipped=True,
-            stop_reason=stop_reason or "", outputs={output: manifest.digest for output, manifest in written.items()}, resources=asked_resources(),
+            stop_reason=stop_reason or "", resources=asked_resources(),
+            outputs={output: manifest.digest for output, manifest in written.items()},
             started_at=started_at, finished_at=time.time(), timings=timings,
         )  # fmt: skip
         store.put_run_record(record)
-        _write_manifests(written, outputs)
+        write_manifests(written, outputs)
         return record
 
     announce(f"{title}: started")
@@ -157,27 +159,19 @@ def run_stage(
         run_id=run_id, stage=name, label=label, round=round, shard=shard, key=key, started_at=started_at,
         image=os.environ.get("BURNISH_IMAGE", ""), resources=asked_resources(),
     )  # fmt: skip
-    try:
-        with tempfile.TemporaryDirectory(prefix=f"burnish-{name}-") as folder, LoadSampler() as load:
-            view = config.view(stage.sections)
-            context = StageContext(stage, view, run_id, round, label, store, manifests, Path(folder), shard)
-            before_import = time.perf_counter()
-            module = importlib.import_module(f"burnish.stages.{name}")
-            timings["import"] = time.perf_counter() - before_import
-            before_compute = time.perf_counter()
-            result: StageResult = module.run(context)
-            timings["compute"] = time.perf_counter() - before_compute - context.timings["download"]
-            before_upload = time.perf_counter()
-            written = _publish(context, result, part)
-            timings["upload"] = time.perf_counter() - before_upload
-            timings |= context.timings
-    except BurnishError as error:
-        store.put_run_record(failed.model_copy(update={"error": str(error), "finished_at": time.time()}))
-        raise
-    except Exception as error:
-        line = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-        store.put_run_record(failed.model_copy(update={"error": line, "finished_at": time.time()}))
-        raise
+    with failure_recorded(store, failed), work_folder(name) as folder, LoadSampler() as load:
+        view = config.view(stage.sections)
+        context = StageContext(stage, view, run_id, round, label, store, manifests, folder, shard)
+        before_import = time.perf_counter()
+        module = importlib.import_module(f"burnish.stages.{name}")
+        timings["import"] = time.perf_counter() - before_import
+        before_compute = time.perf_counter()
+        result: StageResult = module.run(context)
+        timings["compute"] = time.perf_counter() - before_compute - context.timings["download"]
+        before_upload = time.perf_counter()
+        written = _publish(context, result, part)
+        timings["upload"] = time.perf_counter() - before_upload
+        timings |= context.timings
     timings["total"] = time.perf_counter() - clock + start_seconds
     record = failed.model_copy(
         update={
@@ -191,13 +185,21 @@ def run_stage(
         }
     )
     if stage.remembered:
-        store.put_result(record)
+        first = store.put_result(record)
+        if first != record:
+            announce(f"{title}: another attempt was done first, its result is taken")
+            record = _remembered(first, run_id)
+            written = {output: store.get_manifest(digest) for output, digest in record.outputs.items()}
     store.put_run_record(record)
-    _write_manifests(written, outputs)
+    write_manifests(written, outputs)
     if stage.tracked:
         _bring_mlflow_up_to_date(store, run_id, config, title)
     announce(f"{title}: done in {timings['total']:.1f} s")
     return record
+
+
+def _remembered(record: StageRecord, run_id: str) -> StageRecord:
+    return record.model_copy(update={"run_id": run_id, "cached": True, "cached_from": record.run_id})
 
 
 def _peak_memory_mb() -> float:
@@ -249,7 +251,7 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def _load_config(path: Path, overrides: tuple[str, ...], store: ArtifactStore) -> RunConfig:
+def load_resolved(path: Path, overrides: tuple[str, ...], store: ArtifactStore) -> RunConfig:
     """From a YAML file, or from the manifest that validate wrote."""
     if path.suffix in {".yaml", ".yml"}:
         return load_config(path, overrides)
@@ -324,9 +326,3 @@ def _pass_on(
 def _lineage(stage: Stage, inputs: Mapping[str, Manifest], round: int | None) -> Lineage:
     digests = {name: manifest.digest for name, manifest in inputs.items()}
     return Lineage(stage=stage.name, round=round, inputs=digests, code=code_digest())
-
-
-def _write_manifests(manifests: Mapping[str, Manifest], outputs: Mapping[str, str]) -> None:
-    for name, path in outputs.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(manifests[name].to_json(), "utf-8")
