@@ -40,8 +40,8 @@ golden: $(VENV)/.local ## write the golden IR and the table of placement anew, a
 	for recipe in $(RECIPES); do $(BIN)/burnish compile examples/$$recipe.yaml -o pipelines/compiled/$$recipe.yaml || exit 1; done
 	$(BIN)/python -m pipelines.placement_table
 
-images: ## build the stage images with the local Docker daemon
-	$(PYTHON) docker/build.py
+images: ## build the container images with the local Docker daemon; IMAGE_ARGS="--accelerator cuda" and more in docs/docker.md
+	$(PYTHON) docker/build.py $(IMAGE_ARGS)
 
 clean: ## remove the environment and all local runs
 	rm -rf $(VENV) .burnish

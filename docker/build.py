@@ -7,6 +7,7 @@ from outside the standard library; arguments after `--` go to every `docker buil
 
 import argparse
 import graphlib
+import json
 import os
 import re
 import shutil
@@ -123,6 +124,12 @@ def secrets() -> list[str]:
     return [f"--secret=id={name},src={path}" for name, path in given.items() if path and os.path.isfile(path)]
 
 
+def pushed_digest(docker: str, repository: str, name: str) -> str:
+    """`repository@sha256:...` of an image that was pushed: what a placement or the chart's values can name it by."""
+    known = subprocess.check_output([docker, "image", "inspect", "--format={{json .RepoDigests}}", name], text=True)
+    return next(digest for digest in json.loads(known) if digest.startswith(f"{repository}@"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
@@ -168,6 +175,7 @@ def main() -> None:
         print(f"{name}: {size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s", flush=True)
         if options.push and "org.opencontainers.image.version" in text:
             subprocess.run([docker, "push", name], check=True)
+            print(pushed_digest(docker, f"{options.repository}/{image}", name), flush=True)
 
 
 def _environment() -> dict[str, str]:

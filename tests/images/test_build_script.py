@@ -1,5 +1,6 @@
 """docker/build.py: in which order it builds, what it tells the images about themselves, what it hands to a build."""
 
+import json
 import tomllib
 
 import pytest
@@ -56,3 +57,12 @@ def test_images_of_a_commit_are_made_at_its_time_unless_told_otherwise(build, mo
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(SystemExit, match="SOURCE_DATE_EPOCH is 'yesterday'; give whole seconds since 1970"):
         build.created()
+
+
+def test_of_an_image_in_two_registries_the_digest_in_the_one_pushed_to_is_named(build, tmp_path):
+    known = [f"{place}.example.com/burnish/sft@sha256:{place}" for place in ("old", "new")]
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho '{json.dumps(known)}'\n")
+    docker.chmod(0o755)
+    new = "new.example.com/burnish/sft"
+    assert build.pushed_digest(str(docker), new, f"{new}:1") == f"{new}@sha256:new"

