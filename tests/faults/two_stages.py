@@ -1,6 +1,7 @@
 """A run of two small stages in a process of its own, started from a clean one within milliseconds.
 
-`make` writes two files; `double` reads them and writes two artifacts. All bytes follow from run, round and seed.
+`make` writes two files; `double` reads them and writes two artifacts. All bytes follow from run, round and seed
+unless SALT says otherwise.
 """
 
 import contextlib
@@ -19,16 +20,21 @@ from burnish.contracts.errors import BurnishError
 from burnish.contracts.stages import Stage
 from burnish.stages import entry
 from burnish.stages.entry import StageContext, StageResult, run_stage
+from burnish.store.s3 import S3Backend
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["burnish.stages.entry", "burnish.store.s3", "multiprocessing.popen_forkserver"])
 
+PATIENCE = "FAULTS_TEST_PATIENCE"
+"""In a process's environment: how often it repeats a request, for tests that do not want to wait for minutes."""
+SALT = "FAULTS_TEST_SALT"
+"""In a process's environment: makes the bytes of its `make` others, as those of a GPU may be each time."""
 OUTPUTS = {"make": ("rollouts",), "double": ("rewards", "logprobs")}
 
 
 def make(context: StageContext) -> StageResult:
     folder = context.output_dir("rollouts")
-    (folder / "data").write_bytes(Random(f"{context.run_id} {context.seed}").randbytes(40_000))
+    (folder / "data").write_bytes(Random(f"{context.run_id} {context.seed} {os.environ.get(SALT)}").randbytes(40_000))
     (folder / "tokenizer").write_bytes(f"the same in all rounds of {context.run_id}".encode())
     return StageResult({"made": 1.0}, counts={"rollouts": {"rows": 1}})
 
@@ -124,6 +130,9 @@ def start(
 
 def _main(environment: dict[str, str], folder: Path, run_id: str, round: int, stages: tuple[str, ...]) -> None:
     os.environ.update(environment)
+    patience = int(environment.get(PATIENCE, "0"))
+    if patience:
+        S3Backend.__init__.__kwdefaults__["patience"] = patience
     # Line by line: what a killed process said must be there.
     log = open(folder / "log", "w", buffering=1)  # noqa: SIM115
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
