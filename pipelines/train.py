@@ -45,6 +45,7 @@ def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
         model_path: str = "",
         overrides: str = "",
         rollout_prompts_per_round: str = "",
+        rollout_shards: str = "",
         run_id: str = "",
         track_experiment: str = "",
         update_learning_rate: str = "",
@@ -57,6 +58,7 @@ def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
             "evaluate_samples": evaluate_samples,
             "model_path": model_path,
             "rollout_prompts_per_round": rollout_prompts_per_round,
+            "rollout_shards": rollout_shards,
             "track_experiment": track_experiment,
             "update_learning_rate": update_learning_rate,
         }
@@ -68,13 +70,18 @@ def build_pipeline(config: RunConfig, place: Place = unplaced) -> BaseComponent:
                 rounds=shape.rounds,
                 max_staleness=shape.max_staleness,
                 refresh_interval=shape.update.kl.refresh_interval,
+                sharded=shape.rollout.shards > 1,
                 **identity,
             )
             read = {name: checked.outputs[name] for name in ("resolved", "prompts")}
             # states[r] is what there is after round r.
             states = [State.of(stage(sft, **read, **identity))]
             stage(evaluate, label="before", policy=states[0].policy, **read, **identity)
-            run = RunInputs(identity, **read)
+            # KFP's local runner loops only over an output of this name.
+            shards = checked.outputs["Output"] if shape.rollout.shards > 1 else None
+            run = RunInputs(
+                identity, **read, rollout_shards=shards, execute_shards=shards if shape.execute.sharded else None
+            )
             for round in range(1, shape.rounds + 1):
                 sampled = states[max(0, round - 1 - shape.max_staleness)]
                 reference = states[reference_round(round, shape.update.kl.refresh_interval)]

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.errors import BurnishError, ConfigError
 from burnish.contracts.loading import load_config
-from burnish.stages.entry import run_stage
-from burnish.store import open_store
+from burnish.contracts.shards import all_shards
+from burnish.stages.entry import load_resolved, run_stage
+from burnish.store import ArtifactStore, open_store
 
 SUPERVISOR_VARIABLE = "BURNISH_SUPERVISOR_PID"
 
@@ -38,6 +39,7 @@ def run_component(
     form: Mapping[str, str] | None = None,
     round: int | None = None,
     label: str = "",
+    shard: str = "",
     compiled_for: Mapping[str, int] | None = None,
     shown: str | None = None,
 ) -> None:
@@ -70,17 +72,52 @@ def run_component(
                 outputs=paths,
                 round=round,
                 label=label,
+                shard=shard,
                 overrides=given,
             )
         except BurnishError as error:
             _fail(error)
-        for key, value in record.metrics.items():
-            if value is not None:
-                metrics.log_metric(key, value)
+        _log(record, metrics)
         for key, artifact in outputs.items():
             artifact.metadata.update(_lineage(record, _manifest(paths[key]), inputs or {}))
         if shown:
             _show(outputs, paths, shown)
+
+
+def gather_component(stage: str, *, run_id: str, shards: Sequence[Any], output: Any, metrics: Any) -> None:
+    """Gather the `shards` of `stage` inside a KFP task; exits as `run_component` does."""
+    # Its imports (pyarrow) are not those of every stage.
+    from burnish.stages.gather import gather
+
+    _die_with_supervisor()
+    try:
+        store = open_store()
+        record, whole = gather(stage, [_manifest_of(shard, store) for shard in shards], store, run_id)
+    except BurnishError as error:
+        _fail(error)
+    _log(record, metrics)
+    Path(output.path).parent.mkdir(parents=True, exist_ok=True)
+    Path(output.path).write_text(whole.to_json(), "utf-8")
+    drawn_by = {name: value for name, value in shards[0].metadata.items() if name == "policy_version"}
+    output.metadata.update(_lineage(record, whole, {}) | drawn_by)
+
+
+def shards_of(resolved: Any) -> list[str]:
+    """What the loops of a run go over, by the configuration that validate wrote: `1/3`, `2/3`, `3/3`."""
+    return all_shards(load_resolved(Path(resolved.path), (), open_store()).rollout.shards)
+
+
+def _manifest_of(artifact: Any, store: ArtifactStore) -> Manifest:
+    """Of the file, or by the digest: older launchers of KFP download only the first artifact of a list."""
+    if Path(artifact.path).exists():
+        return _manifest(artifact.path)
+    return store.get_manifest(str(artifact.metadata["digest"]))
+
+
+def _log(record: StageRecord, metrics: Any) -> None:
+    for key, value in record.metrics.items():
+        if value is not None:
+            metrics.log_metric(key, value)
 
 
 def _filled_in(form: Mapping[str, str]) -> tuple[str, ...]:
@@ -105,7 +142,7 @@ def _lineage(record: StageRecord, manifest: Manifest, inputs: Mapping[str, Any])
         shown["round"] = manifest.lineage.round
     if "BURNISH_IMAGE" in os.environ and not record.cached:
         shown["image"] = os.environ["BURNISH_IMAGE"]
-    if manifest.kind in _OF_ROLLOUTS:
+    if manifest.kind in _OF_ROLLOUTS and "rollouts" in inputs:
         drawn_by = _manifest(inputs["rollouts"].path).metadata
         # A run that was stopped passes on rollouts of nobody.
         if "policy_version" in drawn_by:

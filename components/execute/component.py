@@ -14,6 +14,7 @@ def execute(
     prompts: Input[Dataset],
     executions: Output[Dataset],
     metrics: Output[Metrics],
+    shard: str = "",
 ) -> None:
     """Execute the completions of prompts that come with tests; the others have no row.
 
@@ -26,6 +27,7 @@ def execute(
         prompts: All prompts, with their tests.
         executions: A verdict per test of each executed sequence.
         metrics: Counts by verdict, seconds.
+        shard: `2/3` for one of several pods; empty for all of the round.
     """
     from burnish.stages.component import run_component
 
@@ -33,6 +35,7 @@ def execute(
         "execute",
         run_id=run_id or job_id,
         round=round,
+        shard=shard,
         config=resolved,
         inputs={"rollouts": rollouts, "prompts": prompts},
         outputs={"executions": executions},

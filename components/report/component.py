@@ -13,6 +13,7 @@ def report(
     evaluate_samples: str,
     model_path: str,
     rollout_prompts_per_round: str,
+    rollout_shards: str,
     track_experiment: str,
     update_learning_rate: str,
     report: Output[HTML],
@@ -28,6 +29,7 @@ def report(
         evaluate_samples: Replaces evaluate.samples unless empty.
         model_path: Replaces model.path unless empty.
         rollout_prompts_per_round: Replaces rollout.prompts_per_round unless empty.
+        rollout_shards: Replaces rollout.shards unless empty.
         track_experiment: Replaces track.experiment unless empty.
         update_learning_rate: Replaces update.learning_rate unless empty.
         report: The page, everything inline.
@@ -43,6 +45,7 @@ def report(
             "evaluate.samples": evaluate_samples,
             "model.path": model_path,
             "rollout.prompts_per_round": rollout_prompts_per_round,
+            "rollout.shards": rollout_shards,
             "track.experiment": track_experiment,
             "update.learning_rate": update_learning_rate,
         },

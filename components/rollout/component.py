@@ -15,6 +15,7 @@ def rollout(
     verdict: Input[Artifact],
     rollouts: Output[Dataset],
     metrics: Output[Metrics],
+    shard: str = "",
 ) -> None:
     """Sample completions, with the sampler's logprob of every token.
 
@@ -28,6 +29,7 @@ def rollout(
         verdict: Of the update that made the policy; after a stop there is nothing to sample.
         rollouts: One row per sequence.
         metrics: Lengths, finish reasons, tokens per second.
+        shard: `2/3` for one of several pods; empty for all of the round.
     """
     from burnish.stages.component import run_component
 
@@ -35,6 +37,7 @@ def rollout(
         "rollout",
         run_id=run_id or job_id,
         round=round,
+        shard=shard,
         config=resolved,
         inputs={"policy": policy, "prompts": prompts, "verdict": verdict},
         outputs={"rollouts": rollouts},
