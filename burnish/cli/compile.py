@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.contracts.config import RunConfig
-from burnish.contracts.stages import check_task_budget, dag_tasks
+from burnish.contracts.cost import CPU
+from burnish.contracts.errors import ConfigError
+from burnish.contracts.stages import STAGES, check_task_budget, dag_tasks
 
 if TYPE_CHECKING:
     from pipelines.placement import ClusterPlacement
@@ -32,7 +34,7 @@ def handle(given: argparse.Namespace) -> int:
     config = config_of(given)
     path = Path(given.output or f"pipelines/compiled/{config.name}.yaml")
     size = compile_for_cluster(given, config, path)
-    print(f"{path}: {dag_tasks(config.rounds)} tasks, {size} bytes")
+    print(f"{path}: {dag_tasks(config.rounds, config.rollout.shards, config.execute_shards)} tasks, {size} bytes")
     return 0
 
 
@@ -40,8 +42,20 @@ def compile_for_cluster(given: argparse.Namespace, config: RunConfig, path: Path
     """Compile `config` for the cluster that the arguments describe; returns the IR's bytes. Raises ConfigError."""
     from pipelines.train import compile_pipeline
 
-    check_task_budget(config.rounds)
-    return compile_pipeline(config, path, placement_of(given, config))
+    check_task_budget(config.rounds, config.rollout.shards, config.execute_shards)
+    placement = placement_of(given, config)
+    if config.cost.budget is not None and (kinds := unpriced(placement, config)):
+        raise ConfigError(
+            f"cost.budget is {config.cost.budget:g} but {kinds[0]} has no price, so nobody could hold it; "
+            "add it to cost.gpu_hour"
+        )
+    return compile_pipeline(config, path, placement)
+
+
+def unpriced(placement: "ClusterPlacement", config: RunConfig) -> list[str]:
+    """Types of GPU that stages ask for and that `cost.gpu_hour` does not know."""
+    asked = {name for stage in STAGES for name in placement.of(stage).resources}
+    return sorted(asked - config.cost.gpu_hour.keys() - {CPU})
 
 
 def placement_of(given: argparse.Namespace, config: RunConfig) -> "ClusterPlacement":

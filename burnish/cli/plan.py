@@ -1,4 +1,4 @@
-"""`burnish plan`: what a run would be, without running: resolved settings, the DAG, its tasks and its IR's size."""
+"""`burnish plan`: what a run would be, without running: resolved settings, the DAG, tasks, size of the IR, cost."""
 
 import argparse
 import tempfile
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from burnish.cli.compile import add_cluster_arguments, compile_for_cluster, placement_of
+from burnish.cli.cost_estimate import estimate
 from burnish.cli.home import run_id_of
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.contracts.config import RunConfig
@@ -27,7 +28,8 @@ def handle(given: argparse.Namespace) -> int:
     config = config_of(given)
     print(dump_config(config))
     print(draw_dag(config))
-    print(draw_pods(placement_of(given, config)))
+    placement = placement_of(given, config)
+    print(draw_pods(placement))
     with tempfile.TemporaryDirectory(prefix="burnish-plan-") as folder:
         size = compile_for_cluster(given, config, Path(folder) / "ir.yaml")
     samples = config.rollout.prompts_per_round * config.rollout.samples_per_prompt
@@ -38,6 +40,7 @@ def handle(given: argparse.Namespace) -> int:
     print(f"samples      {samples} a round, {samples * config.rounds} in all")
     print(f"completions  up to {config.rollout.max_new_tokens} tokens")
     print(f"optimizer    {steps} steps")
+    print(f"cost         {estimate(config, placement)}")
     return 0
 
 

@@ -42,6 +42,9 @@ def draw(chart: Chart) -> str:
         )
     for tick in [tick for tick in ticks(x_low, x_high, 6) if tick == int(tick)] or [x_low]:
         parts.append(f'<text x="{place_x(tick):.1f}" y="{HEIGHT - 10}" text-anchor="middle">{tick:g}</text>')
+    for border in chart.borders:
+        x = place_x(border)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
     for index, line in enumerate(chart.lines):
         colour = f"c{index % COLOURS}"
         if len(line.band) > 1:

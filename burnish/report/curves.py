@@ -34,6 +34,8 @@ class Chart:
     """`share` is shown in per cent."""
     keys: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """The (stage, metric) pairs it shows."""
+    borders: Sequence[float] = ()
+    """x of upright lines."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,16 @@ from burnish.report.charts import bar, draw
 from burnish.report.comparison import Row, compare
 from burnish.report.curves import Chart
 from burnish.report.run import RunView
-from burnish.report.summary import change_text, duration, failures, headline, missing_stages, rounds_done, score_text
+from burnish.report.summary import (
+    change_text,
+    cost_text,
+    duration,
+    failures,
+    headline,
+    missing_stages,
+    rounds_done,
+    score_text,
+)
 from burnish.report.timing import PHASES, StageTime, run_time
 from burnish.report.verdicts import stop_text
 
@@ -28,6 +37,9 @@ def facts(view: RunView) -> list[tuple[str, str]]:
     ]
     if time:
         found.append(("wall time", duration(time.wall)))
+    cost = cost_text(view)
+    if cost:
+        found.append(("cost", cost))
     return found
 
 

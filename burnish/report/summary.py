@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from burnish.contracts.artifacts import StageRecord, stage_title
+from burnish.contracts.cost import run_cost
 from burnish.contracts.evaluation import Score
 from burnish.report.comparison import Row, compare, verdict
 from burnish.report.diagnosis import diagnose
@@ -83,6 +84,9 @@ def summarise(view: RunView) -> dict[str, Any]:
         "wall_s": time.wall if time else None,
         "compute_s": time.compute if time else None,
         "overhead_share": time.overhead if time else None,
+        "cost": run_cost(view.records, view.config.cost),
+        "currency": view.config.cost.currency,
+        "budget": view.config.cost.budget,
         "peak_memory_mb": max((record.peak_memory_mb or 0.0 for record in view.records), default=None) or None,
         "stages": [
             {"stage": record.title, "cached": record.cached, "error": record.error, "timings": record.timings}
@@ -117,6 +121,7 @@ def markdown(view: RunView) -> str:
         "seed": summary["seed"],
         "rounds": f"{summary['rounds_done']} of {summary['rounds_planned']}",
         "wall time": None if summary["wall_s"] is None else duration(summary["wall_s"]),
+        "cost": cost_text(view),
         "overhead": None if summary["overhead_share"] is None else f"{summary['overhead_share']:.0%} of wall time",
     }
     lines += [f"- {name}: {_cell(str(value))}" for name, value in facts.items() if value is not None]
@@ -127,6 +132,15 @@ def markdown(view: RunView) -> str:
             for each in summary["diagnosis"]
         ]
     return "\n".join(lines) + "\n"
+
+
+def cost_text(view: RunView) -> str | None:
+    """`3.20 of 10.00 USD`; None when no price is given, and the reason when there is one but no cost."""
+    cost = view.config.cost
+    if not cost.priced:
+        return None
+    spent = run_cost(view.records, cost)
+    return "not known: a stage's resources or their price are missing" if spent is None else cost.text(spent)
 
 
 def score_text(score: Score | None) -> str:

@@ -1,4 +1,4 @@
-"""What the collapse detector said after each round, read from the verdicts' manifests."""
+"""What the collapse detector said after each round, by the verdicts' manifests, and whether the budget ended a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +44,11 @@ def read_verdicts(records: Sequence[StageRecord], manifests: Mapping[str, Manife
         if manifest is not None and not record.skipped and manifest.metadata.get("status") in STATUS_WORDS:
             metadata = manifest.metadata
             rounds.append(RoundVerdict(record.round or 0, metadata["status"], list(metadata.get("reasons", ()))))
+    # What the budget ended had nothing wrong with it, so the stage that would have begun a round says so, not a verdict.
+    over = next((record.stop_reason for record in records if record.stop_reason), None)
+    if over:
+        last = rounds.pop() if rounds else RoundVerdict(0, "stop", [])
+        rounds.append(RoundVerdict(last.round, "stop", [*last.reasons, over]))
     return Verdicts(rounds, [record.round or 0 for record in updates if record.skipped])
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from burnish.contracts.config import RunConfig
+from burnish.contracts.cost import RESOURCES_VARIABLE, CostConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import dump_config
 from burnish.contracts.parquet import write_records
@@ -22,6 +23,7 @@ from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import announce
 from burnish.stages.sft_data import read_demonstrations
 from burnish.tasks import load_task
+from burnish.track.load import asked_resources
 
 _HUGGING_FACE_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -50,6 +52,7 @@ def check(config: RunConfig) -> list[Prompt]:
     _check_model(config.model.path, "model.path")
     _check_algorithm(config)
     _check_critic(config)
+    _check_budget(config.cost)
     check_scorers(config.reward)
     prompts = [prompt for task in config.tasks for prompt in load_task(task, config.seed)]
     prompts += _demonstrations(config, prompts)
@@ -140,6 +143,20 @@ def _check_critic(config: RunConfig) -> None:
         announce(
             f"update.critic.learning_rate={critic.learning_rate:g} is {ratio:g} times update.learning_rate="
             f"{update.learning_rate:g}: a critic usually learns 1 to {_CRITIC_LR_RATIO} times as fast as its policy"
+        )
+
+
+def _check_budget(cost: CostConfig) -> None:
+    if cost.budget is None:
+        return
+    if not cost.priced:
+        raise ConfigError(
+            f"cost.budget is {cost.budget:g} but nothing has a price; set cost.gpu_hour, cost.cpu_hour or both"
+        )
+    if not asked_resources():
+        announce(
+            f"cost.budget is not held: nobody says what stages take here; set {RESOURCES_VARIABLE}, which a cluster's "
+            "placement sets by itself"
         )
 
 

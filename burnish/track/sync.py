@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.campaign import StartConfig
 from burnish.contracts.config import RunConfig
+from burnish.contracts.cost import run_cost
 from burnish.track.datasets import dataset_inputs
 from burnish.track.model import register_policy
 from burnish.track.points import Batch, batches, legal_name
@@ -99,6 +100,10 @@ def sync_run(
                     _continue_curves(client, campaign, batch, config)
                 _send(client, mlflow_run, batch)
                 sent, left = sent + len(batch.records), left - len(batch.records)
+            spent = run_cost(records, config.cost)
+            if waiting and spent is not None:
+                rounds = max((record.round or 0 for record in finished), default=0)
+                client.log_metric(mlflow_run, "cost/total", spent, step=rounds)
             _send_outcome(client, run, records)
             for file in files:
                 client.log_artifact(mlflow_run, str(file))

@@ -10,6 +10,7 @@ from synthetic_run import HOSTILE, SyntheticRun, open_folder_store, synthetic_co
 
 from burnish.contracts.artifacts import StageRecord
 from burnish.contracts.config import RunConfig
+from burnish.contracts.loading import parse_config
 from burnish.report.page import render_page
 from burnish.report.run import RunView
 from burnish.report.summary import markdown, summarise
@@ -99,6 +100,31 @@ def test_a_failed_run_says_what_failed_at_the_top(tmp_path):
     assert summarise(view)["rounds_done"] == 1
     # Round 2 has rollouts that nobody scored; they are shown all the same.
     assert {item["reward"] for item in rollout_data(text)["items"] if item["set"] == 1} == {None}
+
+
+def test_a_run_that_its_budget_ended_says_so_and_what_it_cost():
+    config = parse_config({"name": "demo", "rounds": 2, "cost": {"cpu_hour": 2.0, "budget": 9}})
+    common = {"run_id": "r", "key": "0", "resources": {"cpu": 4.0}, "started_at": 1.0, "finished_at": 2.0}
+    records = [
+        StageRecord(stage="sft", timings={"total": 3600.0}, **common),
+        *(StageRecord(stage="evaluate", label=label, **common) for label in ("before", "after")),
+        *(
+            StageRecord(stage=stage, round=round, skipped=True, stop_reason=why, **common)
+            for round in (1, 2)
+            for stage, why in (("rollout", "cost.budget is 9 <USD>"), ("update", ""))
+        ),
+    ]
+    view = RunView("r", config, records)
+    summary = summarise(view)
+    assert (summary["status"], summary["rounds_done"]) == ("stopped", 0)
+    assert (summary["cost"], summary["budget"]) == (pytest.approx(8.0 + 6 * 8 / 3600), 9.0)
+    for text in (render_page(view), markdown(view)):
+        assert "8.01 of 9.00 USD" in text
+        assert "cost.budget is 9 &lt;USD" in text
+    unknown = RunView("r", config, [record.model_copy(update={"resources": {}}) for record in records])
+    assert summarise(unknown)["cost"] is None
+    assert "cost: not known" in markdown(unknown)
+    assert "cost" not in markdown(RunView("r", RunConfig(), records[:3]))
 
 
 def test_a_run_without_any_record_still_has_a_page():

@@ -31,6 +31,15 @@ def test_it_writes_the_resolved_configuration_and_the_prompts(tmp_path):
     assert len(prompts) == 35
 
 
+def test_a_budget_that_cannot_be_held_here_is_said_aloud(monkeypatch, capsys):
+    monkeypatch.delenv("BURNISH_RESOURCES", raising=False)
+    check(config(cost={"cpu_hour": 1, "budget": 50}))
+    assert "cost.budget is not held" in capsys.readouterr().out
+    monkeypatch.setenv("BURNISH_RESOURCES", '{"cpu": 1}')
+    check(config(cost={"cpu_hour": 1, "budget": 50}))
+    assert "cost.budget" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -58,6 +67,7 @@ def test_it_writes_the_resolved_configuration_and_the_prompts(tmp_path):
         ),
         ({"update": PPO | {"critic": {"shared": True, "epochs": 2}}}, "update.critic.epochs is 2 but .* shared"),
         ({"update": PPO | {"critic": {"shared": True}}, "runtime": {"processes": 2}}, "runtime.processes is 2 but"),
+        ({"cost": {"budget": 50}}, "cost.budget is 50 but nothing has a price; set cost.gpu_hour, cost.cpu_hour or"),
     ],
 )
 def test_each_mistake_is_one_line_with_the_fix(changes, says):

@@ -1,5 +1,6 @@
 import time
 
+import pytest
 from mlflow import MlflowClient
 
 from burnish.contracts.artifacts import StageRecord
@@ -78,6 +79,22 @@ def test_a_record_is_sent_once_however_often_a_run_is_synced(send, database):
     assert run.data.params["rollout.temperature"] == "1.0"
     assert run.data.tags["burnish.run_id"] == "once"
     assert run.data.tags["team_at_a"] == "x"
+
+
+def test_what_a_run_has_cost_so_far_is_a_curve_over_rounds(send, database):
+    config = parse_config({"name": "priced", "rounds": 2, "cost": {"cpu_hour": 3.6, "budget": 9}})
+    paid = [found.model_copy(update={"resources": {"cpu": 2.0}}) for found in RECORDS]
+    first = send(paid[:3], "priced", config)
+    send(paid, "priced", config)
+    send(paid, "priced", config)
+    curve = [(step, value) for step, value, _ in history(database, first.run, "cost/total")]
+    # Two cores at 3.60 an hour are 0.002 a second.
+    expected = [sum(found.seconds for found in some) * 0.002 for some in (paid[:3], paid)]
+    assert [value for _, value in curve] == pytest.approx(expected)
+    assert [step for step, _ in curve] == [1, 2]
+    assert MlflowClient(database).get_run(first.run).data.params["cost.budget"] == "9.0"
+    unknown = send(RECORDS, "unpriced", config)
+    assert history(database, unknown.run, "cost/total") == []
 
 
 def test_a_break_between_metrics_and_mark_repeats_nothing(send, database, monkeypatch):
