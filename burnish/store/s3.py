@@ -9,7 +9,6 @@ import io
 import random
 import time
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
@@ -263,7 +262,6 @@ class _BrokenBody(StoreError):
 def _skew_s(response: urllib3.BaseHTTPResponse) -> float:
     """Seconds by which our clock is ahead of the store's; 0 when it does not say the time."""
     try:
-        theirs = parsedate_to_datetime(response.headers.get("Date", ""))
-        return (datetime.now(UTC) - theirs).total_seconds()
+        return time.time() - parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
     except (ValueError, TypeError):
         return 0.0

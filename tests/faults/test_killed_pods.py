@@ -3,37 +3,14 @@
 Each test kills at every request that the proxy sees, at three points of it.
 """
 
-import os
 import signal
-import threading
-from queue import Queue
 
 import pytest
-from faulty_proxy import Answer, Point, Request
-from two_stages import Process, start
+from killer import Killer
+from two_stages import start
 
 from burnish.store import ArtifactStore
 from burnish.store.verify import inspect
-
-
-class Killer:
-    """A hook that kills the process it is given at the `number`th time that a request comes to the point `at`."""
-
-    def __init__(self, at: Point, number: int = 0) -> None:
-        self.at, self.number = at, number
-        self.seen = 0
-        self._pid: Queue[int] = Queue()
-        self._lock = threading.Lock()
-
-    def aim(self, process: Process) -> None:
-        self._pid.put(process.pid)
-
-    def __call__(self, point: Point, request: Request) -> Answer | None:
-        with self._lock:
-            self.seen += point == self.at
-            if (point, self.seen) == (self.at, self.number):
-                os.kill(self._pid.get(), signal.SIGKILL)
-        return None
 
 
 def faults_of(store: ArtifactStore) -> list[str]:
@@ -54,7 +31,7 @@ def test_a_run_killed_at_any_request_goes_on_to_the_undisturbed_end(place, tmp_p
         }
         place.faults.at = killer = Killer(at, number)
         process = start(environment, folder, "run")
-        killer.aim(process)
+        killer.aim(process.pid)
         assert process.wait() == -signal.SIGKILL, process.log
         place.faults.at = lambda point, request: None
         store = place.open(environment["BURNISH_STORE"])

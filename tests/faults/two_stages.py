@@ -8,11 +8,15 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import time
 import traceback
 import types
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
+
+import minio.time
 
 from burnish.contracts import stages as stage_table
 from burnish.contracts.artifacts import Manifest, StageRecord
@@ -29,6 +33,8 @@ PATIENCE = "FAULTS_TEST_PATIENCE"
 """In a process's environment: how often it repeats a request, for tests that do not want to wait for minutes."""
 SALT = "FAULTS_TEST_SALT"
 """In a process's environment: makes the bytes of its `make` others, as those of a GPU may be each time."""
+SKEW = "FAULTS_TEST_SKEW"
+"""In a process's environment: seconds by which its clock is wrong."""
 OUTPUTS = {"make": ("rollouts",), "double": ("rewards", "logprobs")}
 
 
@@ -133,6 +139,7 @@ def _main(environment: dict[str, str], folder: Path, run_id: str, round: int, st
     patience = int(environment.get(PATIENCE, "0"))
     if patience:
         S3Backend.__init__.__kwdefaults__["patience"] = patience
+    _set_clock(float(environment.get(SKEW, "0")))
     # Line by line: what a killed process said must be there.
     log = open(folder / "log", "w", buffering=1)  # noqa: SIM115
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
@@ -146,3 +153,9 @@ def _main(environment: dict[str, str], folder: Path, run_id: str, round: int, st
         except Exception:
             traceback.print_exc()
             sys.exit(99)
+
+
+def _set_clock(skew_s: float) -> None:
+    right, right_utc = time.time, minio.time.utcnow
+    time.time = lambda: right() + skew_s
+    minio.time.utcnow = lambda: right_utc() + timedelta(seconds=skew_s)
