@@ -29,8 +29,8 @@ AGENT_SANDBOX = "agents.x-k8s.io"
 SUBMIT_RIGHTS = tuple(
     Right(verb, "pipelines.kubeflow.org", resource)
     for resource, verbs in (
-        ("pipelines", ("create", "list")),
-        ("experiments", ("create", "list")),
+        ("pipelines", ("create", "get", "list")),
+        ("experiments", ("create", "get", "list")),
         ("runs", ("create", "get", "list")),
     )
     for verb in verbs

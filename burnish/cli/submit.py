@@ -26,6 +26,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add_config_arguments(parser)
     add_kfp_arguments(parser, "KFP API, e.g. https://kfp.example.com/pipeline (default: $KFP_HOST)")
     parser.add_argument("--experiment", default="burnish", help="KFP experiment")
+    parser.add_argument(
+        "--service-account",
+        metavar="NAME",
+        help="account of the run's pods (default: KFP's pipeline-runner, or the profile's default-editor)",
+    )
     parser.add_argument("--upload-only", action="store_true", help="upload the pipeline and start no run")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
     parser.add_argument("--watch", action="store_true", help="follow the run to its end; exits 1 unless it succeeds")
@@ -65,9 +70,10 @@ def handle(given: argparse.Namespace) -> int:
             "namespace": given.namespace,
             "experiment": given.experiment,
             "pipeline": path.stem,
-            "version": f"{config.name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}",
+            "version": version_of(config.name, path),
             "run": run_id,
             "parameters": {"run_id": run_id},
+            "service_account": given.service_account,
             "ir_bytes": size,
         }
         if given.dry_run:
@@ -91,7 +97,7 @@ def _compare(first: str, second: str) -> int:
 
 def _upload_and_start(client: "kfp.Client", request: dict[str, Any], path: Path, start: bool) -> str | None:
     """Upload the IR and, if asked for, start the run; says what was done and returns KFP's id of the run."""
-    version, new = _upload(client, request, path)
+    version, new = upload(client, request, path)
     if not start:
         print(f"{request['pipeline']}: version {request['version']} {'uploaded' if new else 'is there already'}")
         return None
@@ -103,27 +109,33 @@ def _upload_and_start(client: "kfp.Client", request: dict[str, Any], path: Path,
         pipeline_id=version.pipeline_id,
         version_id=version.pipeline_version_id,
         enable_caching=False,
+        service_account=request["service_account"],
     )
     print(f"started {request['run']}: {request['host']}/#/runs/details/{run.run_id}")
     return str(run.run_id)
 
 
-def _upload(client: "kfp.Client", request: dict[str, Any], path: Path) -> tuple[Any, bool]:
-    """The pipeline's version of this IR, and whether it is new."""
+def version_of(name: str, path: Path) -> str:
+    """Name of the version that the IR in `path` is: the same content, the same version."""
+    return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+
+
+def upload(client: "kfp.Client", request: dict[str, Any], path: Path) -> tuple[Any, bool]:
+    """The version of this IR that `request` names (pipeline, version, namespace), and whether it is new."""
     name, namespace = request["pipeline"], request["namespace"]
-    pipelines = client.list_pipelines(filter=_named(name), namespace=namespace).pipelines or []
+    pipelines = client.list_pipelines(filter=named(name), namespace=namespace).pipelines or []
     pipeline = next((found for found in pipelines if found.display_name == name), None)
     if pipeline is None:
         # Uploading a pipeline would also make a version under the pipeline's own name.
         wanted = client.api_models.V2beta1Pipeline(name=name, display_name=name, namespace=namespace)
         pipeline = client.pipelines.pipeline_service_create_pipeline(wanted)
-    versions = client.list_pipeline_versions(pipeline.pipeline_id, filter=_named(request["version"])).pipeline_versions
+    versions = client.list_pipeline_versions(pipeline.pipeline_id, filter=named(request["version"])).pipeline_versions
     version = next((found for found in versions or [] if found.display_name == request["version"]), None)
     if version is not None:
         return version, False
     return client.upload_pipeline_version(str(path), request["version"], pipeline_id=pipeline.pipeline_id), True
 
 
-def _named(name: str) -> str:
+def named(name: str) -> str:
     """KFP's filter for one display name; lists come in pages, so what is looked for might not be on the first."""
     return json.dumps({"predicates": [{"operation": "EQUALS", "key": "display_name", "stringValue": name}]})

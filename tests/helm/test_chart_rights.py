@@ -26,9 +26,13 @@ def test_these_are_all_the_rights_that_the_chart_ever_gives(render):
             {
                 "apiGroups": ["pipelines.kubeflow.org"],
                 "resources": ["pipelines", "experiments"],
-                "verbs": ["create", "list"],
+                "verbs": ["create", "get", "list"],
             },
-            {"apiGroups": ["pipelines.kubeflow.org"], "resources": ["runs"], "verbs": ["create", "get", "list"]},
+            {
+                "apiGroups": ["pipelines.kubeflow.org"],
+                "resources": ["runs"],
+                "verbs": ["create", "get", "list", "readLog"],
+            },
         ],
         "rl-agent-sandbox": [
             {

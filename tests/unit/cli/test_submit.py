@@ -51,6 +51,13 @@ def test_upload_only_adds_a_version_when_the_ir_changed_and_starts_nothing(kfp_s
     ]
 
 
+def test_a_run_has_the_service_account_that_is_asked_for(kfp_server):
+    host = f"http://127.0.0.1:{kfp_server.server_port}"
+    for asked in ([], ["--service-account", "trainer"]):
+        assert submit("--host", host, *asked, "name=demo", "rounds=1") == 0
+    assert [run.get("service_account") for run in kfp_server.runs] == [None, "trainer"]
+
+
 def test_a_private_pipeline_is_made_in_its_namespace_with_the_pods_own_token(kfp_server, tmp_path, monkeypatch):
     (tmp_path / "token").write_text("of-the-pod")
     monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(tmp_path / "token"))
