@@ -1,9 +1,10 @@
 """Artifacts in and out of the store: blobs first, manifest last, results only when all of it is there."""
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from pydantic import ValidationError
 from burnish.contracts.artifacts import Blob, Kind, Lineage, Manifest, StageRecord
 from burnish.contracts.errors import StoreError
 from burnish.store.backend import Backend, CorruptObject, MissingObject
-from burnish.store.cache import BlobCache
+from burnish.store.cache import BlobCache, CacheFull, receive
+from burnish.store.folder import is_full, os_reason, whole_file
 
 _THREADS = 4
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -70,21 +72,43 @@ class ArtifactStore:
     def fetch(self, manifest: Manifest, into: Path) -> None:
         """Put the artifact's files under `into`, read-only, downloading what the node's cache lacks.
 
-        Raises StoreError naming artifact and key when a blob is missing or corrupt.
+        Past a full cache, straight into `into`. Raises StoreError naming artifact and key when a blob is missing or
+        corrupt, or the folder when its disk is full.
         """
         into.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_THREADS) as pool:
             for blob in manifest.blobs:
-                for _ in range(3):  # another process may trim the cache right after a download
-                    if self.cache.materialise(blob, into / blob.path):
-                        break
-                    self._download(manifest, blob, pool)
-                else:
-                    raise StoreError(
-                        f"cache folder {self.cache.root} does not keep what is written to it; "
-                        "set BURNISH_CACHE to a folder on a local disk"
-                    )
+                try:
+                    self._fetch_cached(manifest, blob, into / blob.path, pool)
+                except CacheFull:
+                    self._fetch_past_cache(manifest, blob, into, pool)
         self.cache.trim()
+
+    def _fetch_cached(self, manifest: Manifest, blob: Blob, target: Path, pool: ThreadPoolExecutor) -> None:
+        for _ in range(3):  # another process may trim the cache right after a download
+            if self.cache.materialise(blob, target):
+                return
+            with self._explained(manifest, blob) as key:
+                try:
+                    self.cache.download(blob, self.backend, key, pool)
+                except CorruptObject:  # or only on its way here
+                    self.cache.download(blob, self.backend, key, pool)
+                except CacheFull:
+                    if not self.cache.trim(0.0):
+                        raise
+        raise StoreError(
+            f"cache folder {self.cache.root} does not keep what is written to it; "
+            "set BURNISH_CACHE to a folder on a local disk"
+        )
+
+    def _fetch_past_cache(self, manifest: Manifest, blob: Blob, into: Path, pool: ThreadPoolExecutor) -> None:
+        try:
+            with self._explained(manifest, blob) as key, whole_file(into / blob.path) as temporary:
+                receive(blob, self.backend, key, pool, temporary)
+        except OSError as error:
+            full = f"the disk is full, and that of the cache {self.cache.root} too"
+            reason = f"{full}; set TMPDIR or BURNISH_CACHE to a folder on a larger one"
+            raise StoreError(f"folder {into}: {reason if is_full(error) else os_reason(error)}") from None
 
     def get_result(self, key: str) -> StageRecord | None:
         """The record of an earlier stage with this key, if everything it wrote is still there.
@@ -138,20 +162,20 @@ class ArtifactStore:
         absent = not self._is_stored(blob)
         if absent:
             self.backend.put_file(blob_key(blob.sha256), path)
-        self.cache.adopt(blob, path)
+        with contextlib.suppress(CacheFull):
+            self.cache.adopt(blob, path)
         return absent
 
     def _is_stored(self, blob: Blob) -> bool:
         return self.backend.size(blob_key(blob.sha256)) == blob.size
 
-    def _download(self, manifest: Manifest, blob: Blob, pool: ThreadPoolExecutor) -> None:
+    @contextlib.contextmanager
+    def _explained(self, manifest: Manifest, blob: Blob) -> Iterator[str]:
+        """Gives the blob's key; a blob that is missing or corrupt becomes one line that names its artifact too."""
         artifact = f"{manifest.kind} artifact {manifest.digest}, file {blob.path!r}"
         key = blob_key(blob.sha256)
         try:
-            try:
-                self.cache.download(blob, self.backend, key, pool)
-            except CorruptObject:  # or only on its way here
-                self.cache.download(blob, self.backend, key, pool)
+            yield key
         except MissingObject:
             raise StoreError(
                 f"{artifact}: blob {key} is missing from {self.backend.url}; run stage {manifest.lineage.stage!r} again"

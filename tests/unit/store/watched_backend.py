@@ -26,10 +26,6 @@ class WatchedBackend:
         self._note("put_new", key)
         return self.inner.put_new(key, data)
 
-    def put_new(self, key: str, data: bytes) -> bool:
-        self._note("put_new", key)
-        return self.inner.put_new(key, data)
-
     def put_file(self, key: str, path: Path) -> None:
         self._note("put_file", key)
         self.inner.put_file(key, path)
