@@ -21,9 +21,9 @@ from burnish.models.endpoint_connection import EndpointConnection, EndpointUnava
 from burnish.models.engine import Completion, Request, Sampling
 
 TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
-_LOADING_PAUSE_S = 0.5
-_SAY_EVERY_S = 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_LOADING_PAUSE_S = 0.2
+_SAY_AFTER_S, _SAY_EVERY_S = 5.0, 30.0
 
 _logger = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
@@ -44,7 +44,8 @@ class EndpointEngine:
             settings.url, os.environ.get(TOKEN_VARIABLE, "").strip() or None, settings.concurrency
         )
         self._progress_at = time.monotonic()
-        self._held_at = self._said_at = 0.0
+        self._held_at = 0.0
+        self._said_at = self._progress_at + _SAY_AFTER_S - _SAY_EVERY_S
         self._holding, self._over = threading.Lock(), threading.Event()
         limit = self._patiently(self._hold)["max_length"]
         if limit < max_length:
@@ -58,11 +59,12 @@ class EndpointEngine:
         """One completion per request, in the order in which they finish; gives the policy back at the end."""
         todo: queue.SimpleQueue[Request] = queue.SimpleQueue()
         done: queue.SimpleQueue[Completion | Exception] = queue.SimpleQueue()
+        over = self._over = threading.Event()
         for request in requests:
             todo.put(request)
         # Daemons: a stage that failed does not wait for answers that it no longer wants.
         for _ in range(min(self._settings.concurrency, len(requests))):
-            threading.Thread(target=self._drawer, args=(todo, done, sampling), daemon=True).start()
+            threading.Thread(target=self._drawer, args=(todo, done, sampling, over), daemon=True).start()
         try:
             for _ in requests:
                 completion = done.get()
@@ -70,7 +72,7 @@ class EndpointEngine:
                     raise completion
                 yield completion
         finally:
-            self._over.set()
+            over.set()
             self._release()
 
     def score(self, input_ids: list[int], response_ids: list[int]) -> list[float]:
@@ -85,10 +87,11 @@ class EndpointEngine:
         todo: "queue.SimpleQueue[Request]",
         done: "queue.SimpleQueue[Completion | Exception]",
         sampling: Sampling,
+        over: threading.Event,
     ) -> None:
         """One request at a time until there are none or one has failed."""
         try:
-            while not self._over.is_set():
+            while not over.is_set():
                 done.put(self._draw(todo.get_nowait(), sampling))
         except queue.Empty:
             return
@@ -154,10 +157,10 @@ class EndpointEngine:
                     self._said_at = failed_at
                     _logger.warning("rollout server %s: %s; trying again", self._connection.url, error)
                 # A little of chance, so that clients of a restarted server do not come back all at once.
-                self._over.wait(max(error.retry_after, pause * random.uniform(0.5, 1.0)))
+                self._over.wait((error.retry_after or pause) * random.uniform(0.75, 1.25))
                 if self._over.is_set():
                     raise StageError(f"{self._label}: no longer waiting for the rollout server") from None
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                pause = pause if error.retry_after else min(2 * pause, _LONGEST_PAUSE_S)
 
     def _hold_since(self, moment: float) -> None:
         """Hold the policy anew, unless another thread did after `moment`."""

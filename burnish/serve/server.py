@@ -73,7 +73,7 @@ class PolicyServer:
         return len(self._drawings)
 
     async def warm_up(self) -> None:
-        """Have an engine's process ready, so that the first policy waits for its weights alone."""
+        """Have an engine's process ready, so that the first policy waits for its weights alone. Raises EngineGone."""
         self._engine = await EngineProcess.start(self.settings)
 
     def hold(self, digest: str, holder: str, label: str) -> bool:
@@ -141,8 +141,9 @@ class PolicyServer:
 
     def drop_orphans(self) -> None:
         """Draw no more for clients that are gone and did not come back."""
-        for drawing in list(self._drawings.values()):
+        for key, drawing in list(self._drawings.items()):
             if not drawing.waiting and time.monotonic() - drawing.left_at > _ORPHAN_S:
+                del self._drawings[key]
                 drawing.task.cancel()
 
     async def drain(self) -> None:
@@ -206,7 +207,9 @@ class PolicyServer:
                 self.metrics.completed(answer["completion"]["finish_reason"], len(answer["completion"]["response_ids"]))
             return answer
         finally:
-            del self._drawings[key]
+            drawing = self._drawings.get(key)
+            if drawing is not None and drawing.task is asyncio.current_task():
+                del self._drawings[key]
 
     async def _load(self, policy: Policy) -> None:
         started = time.monotonic()
@@ -231,7 +234,10 @@ class PolicyServer:
             self.policy, self._failure = policy, None
             seconds = time.monotonic() - started
             self.metrics.loaded(seconds)
-            self.log("loaded", policy=policy.digest, version=policy.version, seconds=round(seconds, 2), **loaded)
+            self.log(
+                "loaded", policy=policy.digest, version=policy.version, probe_gap=policy.probe_gap,
+                seconds=round(seconds, 2), engine_seconds=round(loaded["seconds"], 2),
+            )  # fmt: skip
         finally:
             self.loading = None
 

@@ -108,10 +108,12 @@ class Worker:
                     self._say({"id": completion.request_id, "completion": _completion_json(completion)})
 
     def _read(self) -> None:
-        for line in self._lines:
-            self._inbox.put(json.loads(line))
-        # Whatever is being drawn, nobody is left to take it.
-        os._exit(0)
+        try:
+            for line in self._lines:
+                self._inbox.put(json.loads(line))
+        finally:
+            # Also when the connection broke: whatever is being drawn, nobody is left to take it.
+            os._exit(0)
 
     def _next(self, wait: bool) -> dict[str, Any] | None:
         try:
