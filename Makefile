@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-RECIPES := quickstart ppo code
+RECIPES := quickstart ppo code sharded
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check golden images clean

@@ -35,7 +35,8 @@ def handle(given: argparse.Namespace) -> int:
     samples = config.rollout.prompts_per_round * config.rollout.samples_per_prompt
     steps = config.rounds * config.update.steps * config.update.epochs
     print(f"run id       {run_id_of(config)}")
-    print(f"tasks        {dag_tasks(config.rounds)} of at most {MAX_TASKS}")
+    tasks = dag_tasks(config.rounds, config.rollout.shards, config.execute_shards)
+    print(f"tasks        {tasks} of at most {MAX_TASKS}")
     print(f"IR           {size} bytes")
     print(f"samples      {samples} a round, {samples * config.rounds} in all")
     print(f"completions  up to {config.rollout.max_new_tokens} tokens")
@@ -64,8 +65,8 @@ def draw_dag(config: RunConfig) -> str:
         if index and round - shown[index - 1] > 1:
             lines.append(" " * trunk + "...")
         source = max(0, round - 1 - config.max_staleness)
-        head = f"  round {round}".ljust(trunk) + f"+-> rollout (policy {source}) -"
-        upper, lower = head + "+-> execute -> reward -", " " * trunk + "|"
+        head = f"  round {round}".ljust(trunk) + f"+-> rollout{_times(config.rollout.shards)} (policy {source}) -"
+        upper, lower = head + f"+-> execute{_times(config.execute_shards)} -> reward -", " " * trunk + "|"
         lines.append(upper + "+")
         lines.append(lower.ljust(len(head)) + "|".ljust(len(upper) - len(head)) + f"+-> update -> policy {round}")
         lines.append(lower.ljust(len(head)) + "+-> logprob ".ljust(len(upper) - len(head), "-") + "+")
@@ -73,3 +74,7 @@ def draw_dag(config: RunConfig) -> str:
         lines.append(" " * trunk + "+-> evaluate - after")
     lines.append("report (exit handler, always)\n")
     return "\n".join(lines)
+
+
+def _times(shards: int) -> str:
+    return f" x {shards}" if shards > 1 else ""

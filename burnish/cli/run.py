@@ -30,7 +30,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def handle(given: argparse.Namespace) -> int:
     config = config_of(given)
-    check_task_budget(config.rounds)
+    check_task_budget(config.rounds, config.rollout.shards, config.execute_shards)
     if given.runner == "docker":
         check_daemon()
     home = Home.default(given.home)

@@ -18,11 +18,12 @@ def print_summary(records: Sequence[StageRecord]) -> None:
         for column in ("round", "reward", "KL", "entropy", "length", "clipped", "ESS", "seconds"):
             table.add_column(column, justify="right")
         for round in rounds:
-            found = {record.stage: record for record in records if record.round == round}
+            there = [record for record in records if record.round == round]
+            found = {record.stage: record for record in there if not record.shard}
             table.add_row(
                 str(round),
                 *(_cell(found, stage, metric) for stage, metric in _COLUMNS),
-                f"{sum(record.timings.get('total', 0.0) for record in found.values()):.0f}",
+                f"{sum(record.timings.get('total', 0.0) for record in there):.0f}",
             )
         console.print(table)
     evaluations = {record.label: record for record in records if record.stage == "evaluate"}

@@ -114,7 +114,7 @@ def _metric_lines(records: Sequence[StageRecord]) -> dict[tuple[str, str], tuple
     What steps measure no more than once a round is drawn by round, where it makes a line.
     """
     lines: dict[tuple[str, str], tuple[str, list[Point]]] = {}
-    records = [record for record in records if not record.skipped]
+    records = [record for record in records if not (record.skipped or record.shard)]
     for record in sorted(records, key=lambda record: (record.round or 0, record.started_at)):
         if record.label:
             continue

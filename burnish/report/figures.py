@@ -79,7 +79,8 @@ class Figures:
 
     def _records(self, stage: str) -> Sequence[StageRecord]:
         found = (record for record in self.view.records if record.stage == stage and record.round is not None)
-        return sorted((record for record in found if not record.skipped), key=lambda record: record.round or 0)
+        whole = (record for record in found if not (record.skipped or record.shard))
+        return sorted(whole, key=lambda record: record.round or 0)
 
 
 def _measured(values: Iterable[float | None]) -> list[float]:

@@ -54,11 +54,15 @@ def gather(name: str, parts: Sequence[Manifest], store: ArtifactStore, run_id: s
     )  # fmt: skip
     try:
         shards = check_shards(name, parts)
+        records = _shard_records(name, shards, store, run_id)
         with tempfile.TemporaryDirectory(prefix="burnish-gather-") as folder:
-            whole, metrics = _GATHERED[name](shards, store, Path(folder), _shard_records(name, shards, store, run_id))
+            whole, metrics = _GATHERED[name](shards, store, Path(folder), records)
     except BurnishError as error:
         store.put_run_record(failed.model_copy(update={"error": str(error), "finished_at": time.time()}))
         raise
+    seconds = [shard.timings.get("total", 0.0) for shard in records]
+    if seconds:
+        metrics |= {"shards": float(len(shards)), "shards/slowest_s": max(seconds), "shards/fastest_s": min(seconds)}
     record = failed.model_copy(
         update={
             "outputs": {output: whole.digest for output in STAGES[name].writes},
@@ -106,7 +110,7 @@ _SAME: dict[str, Callable[[Manifest], Any]] = {
     "a number of shards of": lambda part: Shard.parse(str(part.metadata[SHARD])).count,
     "round": lambda part: part.lineage.round,
     "policy_version": lambda part: part.metadata.get("policy_version"),
-    "inputs and settings": lambda part: part.metadata.get(SHARD_OF),
+    "inputs, settings and code": lambda part: part.metadata.get(SHARD_OF),
 }
 """What all shards of a result agree on."""
 

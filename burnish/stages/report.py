@@ -116,9 +116,9 @@ def _samples_of(record: StageRecord, records: Sequence[StageRecord], reader: "_R
             reader.rows(record, "evaluation", Reward, "rewards.parquet"),
             reader.rows(record, "evaluation", Execution, "executions.parquet"),
         )
-    if record.stage != "rollout":
+    if record.stage != "rollout" or record.shard:
         return []
-    beside = {found.stage: found for found in records if found.round == record.round}
+    beside = {found.stage: found for found in records if found.round == record.round and not found.shard}
     return join_samples(
         reader.rows(record, "rollouts", Rollout),
         reader.rows(beside.get("reward"), "rewards", Reward),

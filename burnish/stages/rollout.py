@@ -18,10 +18,11 @@ from burnish.models.runtime import setup_torch
 from burnish.models.sampling import plan_samples, sample_prompts
 from burnish.stages.entry import StageContext, StageResult
 from burnish.stages.progress import progress
+from burnish.stages.rollout_figures import RolloutTally
 
 
 def run(context: StageContext) -> StageResult:
-    """Write `rollouts.parquet`: `samples_per_prompt` rows for each of `prompts_per_round` prompts.
+    """Write `rollouts.parquet`: `samples_per_prompt` rows for each of `prompts_per_round` prompts, or of a shard's.
 
     Raises StageError when a task has no training prompts, the engine does not run the policy's weights, or not one
     sample could be drawn.
@@ -31,14 +32,24 @@ def run(context: StageContext) -> StageResult:
     prompts = read_records(context.input_dir("prompts") / "prompts.parquet", Prompt)
     number = context.round or 1
     chosen = choose_prompts(prompts, config.tasks, per_round=settings.prompts_per_round, round=number, seed=config.seed)
-    folder = context.input_dir("policy")
+    folder = context.input_dir("policy", weights=settings.engine != "endpoint")
     tokenizer = load_tokenizer(folder, trust_remote_code=config.model.trust_remote_code)
     samples = plan_samples(tokenizer, chosen, settings.samples_per_prompt, seed=context.seed, prefix=f"r{number}")
     probe = read_probe(folder)
     lengths = [len(sample.request.input_ids) + settings.max_new_tokens for sample in samples]
     # An engine that scores draws at least one token more.
     lengths += [len(sample.input_ids) + len(sample.response_ids) + 1 for sample in probe]
-    engine = open_engine(folder, model=config.model, rollout=settings, device=device, max_length=max(lengths))
+    own = context.own(sample.group_id for sample in samples)
+    samples = [sample for sample in samples if sample.group_id in own]
+    engine = open_engine(
+        folder,
+        model=config.model,
+        rollout=settings,
+        device=device,
+        max_length=max(lengths),
+        digest=context.inputs["policy"].digest,
+        label=f"{context.run_id}: {context.title}",
+    )
     sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.top_p, settings.top_k)
     gap = check_weights(
         engine, probe, dtype=config.model.dtype, tolerance=settings.probe_tolerance, title=context.title
@@ -48,18 +59,19 @@ def run(context: StageContext) -> StageResult:
     drawn = sample_prompts(engine, tokenizer, samples, sampling, policy_version=version)
     rows = list(progress(drawn, len(samples), context.title, "samples"))
     seconds = time.perf_counter() - started
-    if not rows:
+    # A shard may be unlucky; whether anything was drawn at all shows when shards are gathered.
+    if not rows and not context.shard:
         raise StageError(
             f"{context.title}: all {len(samples)} samples were aborted: the policy's logits are not finite"
         )
     # Rows finish in an order that depends on the batch size; the artifact does not.
     place = {sample.request.request_id: index for index, sample in enumerate(samples)}
     rows.sort(key=lambda row: place[row.sample_id])
-    write_records(context.output_dir("rollouts") / "rollouts.parquet", rows, Rollout)
-    tokens = sum(len(row.response_ids) for row in rows)
+    tally = RolloutTally()
+    write_records(context.output_dir("rollouts") / "rollouts.parquet", tally.counting(rows), Rollout)
     return StageResult(
-        metrics=_metrics(rows, len(samples), tokens, seconds) | {"probe_gap": gap},
-        counts={"rollouts": {"samples": len(rows), "groups": len({row.group_id for row in rows}), "tokens": tokens}},
+        metrics=tally.metrics(aborted=float(len(samples) - len(rows)), seconds=seconds) | {"probe_gap": gap},
+        counts={"rollouts": tally.counts()},
         metadata={"rollouts": {"policy_version": version}},
     )
 
@@ -106,20 +118,6 @@ def _nth_prompt(pool: list[Prompt], use: int, title: str, seed: int) -> Prompt:
     order = list(range(len(pool)))
     random.Random(f"{seed}/{title}/{epoch}").shuffle(order)
     return pool[order[place]]
-
-
-def _metrics(rows: list[Rollout], wanted: int, tokens: int, seconds: float) -> dict[str, float | None]:
-    lengths = [len(row.response_ids) for row in rows]
-    return {
-        "samples": float(len(rows)),
-        "aborted": float(wanted - len(rows)),
-        "tokens": float(tokens),
-        "response_length_mean": tokens / len(rows),
-        "response_length_max": float(max(lengths)),
-        "truncated_share": sum(row.finish_reason == "length" for row in rows) / len(rows),
-        "tokens_per_second": tokens / seconds,
-        "seconds": seconds,
-    }
 
 
 if __name__ == "__main__":

@@ -52,12 +52,14 @@ def metric_points(record: StageRecord, rounds: int, first: int = 0) -> list[tupl
     """(name, value, step) of everything a record measured; missing values are left out.
 
     Metrics of a round have the round as step, series rows their own `step`; `after` is the run's last round `rounds`,
-    everything else step `first`, the rounds before the run. Names without a prefix get the stage's.
+    everything else step `first`, the rounds before the run. Names without a prefix get the stage's. Of a shard only
+    time and memory: what it measured is in the record of the whole.
     """
     step = record.round if record.round is not None else (rounds if record.label == "after" else first)
-    points = [(metric_name(record, key), value, step) for key, value in record.metrics.items()]
-    points += [(f"time/{record.stage}", record.timings.get("total"), step)]
-    points += [(f"memory_mb/{record.stage}", record.peak_memory_mb, step)]
+    measured = {} if record.shard else record.metrics
+    points = [(metric_name(record, key), value, step) for key, value in measured.items()]
+    points += [(f"time/{_source(record)}", record.timings.get("total"), step)]
+    points += [(f"memory_mb/{_source(record)}", record.peak_memory_mb, step)]
     for index, row in enumerate(record.series):
         row_step = row.get("step")
         points += [
@@ -75,11 +77,16 @@ def load_points(record: StageRecord, start_ms: int) -> list[Point]:
         moment = int(row["time"] * 1000)
         step = (moment - start_ms) // 1000
         points += [
-            (f"system/{record.stage}/{legal_name(key)}", value, moment, step)
+            (f"system/{_source(record)}/{legal_name(key)}", value, moment, step)
             for key, value in row.items()
             if key != "time"
         ]
     return points
+
+
+def _source(record: StageRecord) -> str:
+    """`rollout`, or `rollout/shard_2` for one of several pods: curves of different pods do not mix."""
+    return f"{record.stage}/shard_{record.shard.partition('/')[0]}" if record.shard else record.stage
 
 
 def metric_name(record: StageRecord, key: str) -> str:

@@ -14,6 +14,7 @@ from burnish.contracts.loading import load_config, parse_config, section_model
 from burnish.contracts.stages import MAX_TASKS, STAGES, dag_tasks
 from components.evaluate.component import evaluate
 from components.execute.component import execute
+from components.gather.component import gather
 from components.logprob.component import logprob
 from components.report.component import report
 from components.reward.component import reward
@@ -27,7 +28,7 @@ from pipelines.stage_placement import PLACEMENT
 from pipelines.train import compact_config, compile_pipeline
 
 ROOT = Path(__file__).parents[2]
-RECIPES = ("quickstart", "ppo", "code")
+RECIPES = ("quickstart", "ppo", "code", "sharded")
 COMPONENTS = (validate, sft, rollout, execute, reward, logprob, update, evaluate, report)
 
 
@@ -48,7 +49,7 @@ def test_a_component_reads_and_writes_what_its_stage_declares(component):
     stage = STAGES[component.name]
     spec = component.component_spec
     inputs = {name for name, given in (spec.inputs or {}).items() if given.type.startswith("system.")}
-    outputs = set(spec.outputs) - {"metrics"}
+    outputs = {name for name, made in spec.outputs.items() if made.type.startswith("system.")} - {"metrics"}
     assert inputs - {"resolved"} == set(stage.reads)
     assert outputs == set(stage.writes)
     assert spec.description
@@ -65,7 +66,7 @@ def test_only_torch_stages_ask_for_a_gpu():
 
 
 def test_components_import_nothing_heavy_at_the_top():
-    for component in COMPONENTS:
+    for component in (*COMPONENTS, gather):
         source = Path(inspect.getfile(component.python_func)).read_text()
         top_level = [line for line in source.splitlines() if line.startswith(("import ", "from "))]
         assert all(line.startswith("from kfp") for line in top_level), top_level
@@ -185,7 +186,7 @@ def test_the_golden_ir_is_what_the_code_compiles(tmp_path, name):
     size = compile_pipeline(config, tmp_path / "ir.yaml", ClusterPlacement())
     assert (tmp_path / "ir.yaml").read_text() == (ROOT / "pipelines" / "compiled" / f"{name}.yaml").read_text()
     assert size < train.MAX_IR_BYTES
-    assert dag_tasks(config.rounds) <= MAX_TASKS
+    assert dag_tasks(config.rounds, config.rollout.shards, config.execute_shards) <= MAX_TASKS
 
 
 @pytest.mark.parametrize(("interval", "source"), [(0, "sft"), (1, "update-3"), (2, "update-2"), (3, "update-3")])
