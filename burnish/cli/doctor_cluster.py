@@ -17,7 +17,13 @@ from burnish.cli.doctor_objects import (
     check_stage_rights,
     check_submit_rights,
 )
-from burnish.cli.doctor_services import check_bucket, check_sandbox_service, check_tracking
+from burnish.cli.doctor_services import (
+    check_bucket,
+    check_exporter,
+    check_rollout_server,
+    check_sandbox_service,
+    check_tracking,
+)
 from burnish.cli.finding import Finding
 from burnish.cli.kfp_client import connect, explained
 from burnish.cli.kube import CannotLook, Cluster
@@ -51,6 +57,7 @@ def check_cluster(given: argparse.Namespace, config: RunConfig) -> Iterator[Find
         ]
         if multi_user:
             checks.append(("rights", lambda: check_submit_rights(cluster)))
+        checks.append(("exporter", lambda: check_exporter(cluster)))
         if config.execute.backend == "kubernetes":
             checks.append(("sandbox", lambda: check_agent_sandbox(cluster)))
         for subject, check in checks:
@@ -59,6 +66,8 @@ def check_cluster(given: argparse.Namespace, config: RunConfig) -> Iterator[Find
     yield from _tried("bucket", check_bucket)
     if config.execute.backend == "service":
         yield from _tried("sandbox", lambda: check_sandbox_service(config))
+    if config.rollout.engine == "endpoint":
+        yield from _tried("rollout", lambda: check_rollout_server(config))
     yield from _tried("mlflow", lambda: check_tracking(tracking))
 
 

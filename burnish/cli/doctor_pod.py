@@ -67,10 +67,10 @@ def doctor_pod(given: argparse.Namespace, config: RunConfig) -> dict[str, Any]:
 
 
 def _overrides(config: RunConfig) -> list[str]:
-    """What the checks look at: which sandbox there is."""
+    """What the checks look at: which sandbox there is, and which rollout server."""
     execute = config.execute.model_dump(exclude_defaults=True)
-    return [
-        f"execute.{name}={execute[name]}"
-        for name in ("backend", "service_url", "runtime", "namespace")
-        if name in execute
-    ]
+    named = ("backend", "service_url", "runtime", "namespace")
+    given = [f"execute.{name}={execute[name]}" for name in named if name in execute]
+    if config.rollout.engine == "endpoint":
+        given += ["rollout.engine=endpoint", f"rollout.endpoint.url={config.rollout.endpoint.url}"]
+    return given

@@ -1,8 +1,9 @@
-"""The services that runs talk to, tried as a stage would use them: the bucket, the sandbox, MLflow.
+"""The services that runs talk to, tried as a stage would use them: bucket, sandbox, rollout server, exporter, MLflow.
 
 A name that only the cluster knows cannot be tried from outside of it; that is said, and is no failure.
 """
 
+import json
 import os
 import secrets
 import socket
@@ -13,11 +14,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from burnish.cli.finding import Finding
-from burnish.cli.kube import CannotLook, in_a_pod
+from burnish.cli.kube import CannotLook, Cluster, in_a_pod
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import StageError, StoreError
 from pipelines.placement import STORE_SECRET
 
+ROLLOUT_TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
 _INSIDE = "check in a pod: burnish doctor --cluster --pod | kubectl create -f -"
 _HONEST = "def f(x): return x + 1"
 _HONEST_SPEC: dict[str, Any] = {"entry_point": "f", "tests": [{"args": [20], "expected": 21}]}
@@ -111,6 +113,52 @@ def check_sandbox_service(config: RunConfig) -> Finding:
         return Finding("sandbox", f"{url}: a program {', '.join(out)}", fix)
     stopped = len(_ATTACKS)
     return Finding("sandbox", f"{url}: ready, runs a program, and stopped {stopped} of {stopped} that tried to get out")
+
+
+def check_rollout_server(config: RunConfig) -> Finding:
+    """The warm rollout server: its readiness, its token, and which policy it holds."""
+    url = config.rollout.endpoint.url.rstrip("/")
+    if reason := hidden(url):
+        raise CannotLook(reason)
+    if problem := get_problem(f"{url}/readyz"):
+        fix = "see its pods (kubectl get pods -l app.kubernetes.io/component=rollout-server), its NetworkPolicy, "
+        return Finding("rollout", f"{url}/readyz {problem}", f"{fix}and rollout.endpoint.url")
+    token = os.environ.get(ROLLOUT_TOKEN_VARIABLE, "").strip()
+    request = urllib.request.Request(f"{url}/burnish/version", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            state = json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code in {401, 403}:
+            fix = f"make {ROLLOUT_TOKEN_VARIABLE} the server's own, here and in the stages' secret"
+            return Finding("rollout", f"{url} does not take the token", fix)
+        return Finding(
+            "rollout", f"{url}/burnish/version answers {error.code}", "give the server the image of this version"
+        )
+    except (OSError, ValueError) as error:
+        return Finding("rollout", f"{url}/burnish/version: {error}", "see the log of its pod")
+    if not state["policy"] and state["failure"]:
+        detail = f"{url}: the last policy could not be loaded: {state['failure']['reason']}"
+        return Finding("rollout", detail, "see the log of its pod; its settings must fit the runs' model")
+    held = f"policy version {state['policy_version']} ({state['policy'][:12]})" if state["policy"] else "no policy yet"
+    return Finding("rollout", f"{url}: {state['state']}, {held}")
+
+
+def check_exporter(cluster: Cluster) -> Finding:
+    """The exporter of training metrics, where the chart installed one."""
+    labels = "app.kubernetes.io/part-of=burnish,app.kubernetes.io/component=exporter"
+    found = cluster.read("services", cluster.core.list_namespaced_service, cluster.namespace, label_selector=labels)
+    if found is None or not found.items:
+        return Finding("exporter", "none (exporter.enabled), so Prometheus hears nothing of runs")
+    service = found.items[0]
+    name = service.metadata.name
+    url = f"http://{name}.{cluster.namespace}.svc:{service.spec.ports[0].port}"
+    if reason := hidden(url):
+        raise CannotLook(reason)
+    if problem := get_problem(f"{url}/readyz"):
+        fix = f"see kubectl logs deployment/{name} -n {cluster.namespace}; its secret must be allowed to list and get"
+        return Finding("exporter", f"{url}/readyz {problem}", f"{fix}, and its NetworkPolicy let this pod in")
+    return Finding("exporter", f"{url} has read the store")
 
 
 def check_tracking(uri: str | None) -> Finding:

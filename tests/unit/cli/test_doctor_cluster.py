@@ -368,6 +368,74 @@ def test_mlflow_is_found_by_the_charts_settings_and_its_password_stays_hidden(cl
     assert "answers" in shown
 
 
+def answering(**replies):
+    """A server that answers paths, given with _ for /, with status and JSON; the token it was shown is kept."""
+
+    class Handler(FakeKfp):
+        def do_GET(self):
+            self.server.shown = self.headers.get("Authorization")
+            status, value = replies.get(self.path.strip("/").replace("/", "_"), (404, {}))
+            self.reply(value, status)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [
+        (
+            (200, {"state": "ready", "policy": "ab" * 32, "policy_version": 3, "failure": None}),
+            "✓ rollout  URL: ready, policy version 3 (abababababab)",
+        ),
+        (
+            (200, {"state": "empty", "policy": None, "policy_version": None, "failure": None}),
+            "✓ rollout  URL: empty, no policy yet",
+        ),
+        (
+            (200, {"state": "empty", "policy": None, "policy_version": None, "failure": {"reason": "out of memory"}}),
+            "✗ rollout  URL: the last policy could not be loaded: out of memory",
+        ),
+        ((401, {}), "✗ rollout  URL does not take the token"),
+        ((404, {}), "✗ rollout  URL/burnish/version answers 404"),
+    ],
+)
+def test_a_rollout_server_says_which_policy_it_holds(cluster, doctor, monkeypatch, version, shown):
+    monkeypatch.setenv("BURNISH_ROLLOUT_TOKEN", "hush")
+    server = answering(readyz=(200, {}), burnish_version=version)
+    url = f"http://127.0.0.1:{server.server_port}"
+    code, said = doctor("rollout.engine=endpoint", f"rollout.endpoint.url={url}")
+    server.shutdown()
+    assert shown.replace("URL", url) in said
+    assert code == ("✗" in shown)
+    assert (server.shown, "hush" in said) == ("Bearer hush", False)
+
+
+def test_a_rollout_server_that_is_not_there_is_a_failure_with_its_fix(cluster, doctor):
+    code, shown = doctor("rollout.engine=endpoint", "rollout.endpoint.url=http://127.0.0.1:9")
+    assert code == 1
+    assert "✗ rollout  http://127.0.0.1:9/readyz does not answer" in shown
+    assert "and rollout.endpoint.url" in shown
+
+
+def test_the_exporter_is_asked_where_the_chart_installed_one(cluster, doctor, monkeypatch):
+    assert "✓ exporter none (exporter.enabled), so Prometheus hears nothing of runs" in doctor()[1]
+    found = {"metadata": {"name": "burnish-exporter"}, "spec": {"ports": [{"port": 9095}]}}
+    query = "labelSelector=app.kubernetes.io%2Fpart-of%3Dburnish%2Capp.kubernetes.io%2Fcomponent%3Dexporter"
+    cluster.objects[f"{CORE}/services?{query}"] = {"items": [found]}
+    code, shown = doctor()
+    assert (code, "? exporter not checked: burnish-exporter.rl.svc is not known" in shown) == (0, True)
+    monkeypatch.setattr(doctor_services, "hidden", lambda url: None)
+    asked = []
+    monkeypatch.setattr(doctor_services, "get_problem", lambda url: asked.append(url) or "answers 503")
+    code, shown = doctor()
+    assert (code, asked) == (1, ["http://burnish-exporter.rl.svc:9095/readyz"])
+    assert "fix: see kubectl logs deployment/burnish-exporter -n rl; its secret must be allowed to list and" in shown
+    monkeypatch.setattr(doctor_services, "get_problem", lambda url: None)
+    assert "✓ exporter http://burnish-exporter.rl.svc:9095 has read the store" in doctor()[1]
+
+
 def service(url):
     return SimpleNamespace(execute=SimpleNamespace(service_url=url))
 
