@@ -85,6 +85,14 @@ for done in engine.generate(requests, Sampling(temperature=0.7, max_new_tokens=8
 print(json.dumps(apart))
 """
 
+COMPILE = """
+import kfp, pathlib
+from burnish.cli.main import main
+assert kfp.Client
+pathlib.Path("run.yaml").write_text("{model: {path: char}, tasks: [{source: sums}], rounds: 1}")
+main(["compile", "run.yaml", "--output", "pipeline.yaml"])
+"""
+
 
 @pytest.fixture
 def image(daemon, image_name, request):
@@ -158,6 +166,11 @@ def test_no_secret_of_the_build_is_left_in_an_image(image, stage):
     history = " ".join(layer["CreatedBy"] for layer in image.history())
     variables = " ".join(image.attrs["Config"]["Env"])
     assert not re.search(r"://[^/\s]+:[^/\s]+@|index-url=\S*@|PIP_CONFIG_FILE=|PIP_INDEX_URL=", history + variables)
+
+
+@with_image("validate")
+def test_pipelines_can_be_compiled_in_the_image_that_submits_them(daemon, image, stage):
+    assert "pipeline.yaml" in run(daemon, image, COMPILE)
 
 
 @with_image(*OTHERS, "sandbox")
