@@ -47,6 +47,13 @@ class Progress:
     state: State
     seconds: float | None = None
     """Since it started, or from its start to its end; None before."""
+    pods: tuple[int, int] | None = None
+    """Of a task in a loop over shards: how many are done, and how many there are so far."""
+
+    @property
+    def title(self) -> str:
+        """`round 3 - rollout`, with shards `round 3 - rollout 2/4`."""
+        return f"{self.task.title} {self.pods[0]}/{self.pods[1]}" if self.pods else self.task.title
 
 
 def tasks_of(spec: Mapping[str, Any]) -> list[Task]:
@@ -100,11 +107,13 @@ def _progress(task: Task, nodes: Mapping[str, Sequence[Any]], now: datetime) -> 
     # What Argo omits has no state at all in KFP.
     states = {_STATES.get(node.state, "skipped") for node in found}
     state = next(state for state in _FIRST if state in states)
+    done = sum(_STATES.get(node.state) == "done" for node in found)
+    pods = (done, len(found)) if len(found) > 1 else None
     starts = [node.start_time for node in found if _known(node.start_time)]
     if not starts or state == "skipped":
-        return Progress(task, state)
+        return Progress(task, state, pods=pods)
     ends = [node.end_time if _known(node.end_time) else now for node in found]
-    return Progress(task, state, max(0.0, (max(ends) - min(starts)).total_seconds()))
+    return Progress(task, state, max(0.0, (max(ends) - min(starts)).total_seconds()), pods)
 
 
 def _known(time: datetime | None) -> bool:
