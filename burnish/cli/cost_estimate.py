@@ -58,25 +58,27 @@ def _earlier_run(store: ArtifactStore, config: RunConfig) -> str | None:
 
 def _estimate(records: Sequence[StageRecord], config: RunConfig, placement: "ClusterPlacement") -> float | str:
     """The cost, or one line on what it cannot be told from."""
-    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    amounts: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     in_rounds = set()
     for record in records:
         if record.error or record.skipped:
             continue
-        asked = placement.of(record.stage).resources
+        # Shards are gathered in a pod like that of reward.
+        asked = placement.of("reward" if "shards" in record.metrics else record.stage).resources
         if record.resources != asked:
             return f"{record.run_id} ran {record.stage} with {_text(record.resources)}, this asks for {_text(asked)}"
-        # All shards of a round's stage together are one use of it.
-        seconds[record.stage][f"{record.round}/{record.label}"] += record.seconds
+        # All shards of a round's stage together, and gathering them, are one use of it.
+        use = f"{record.round}/{record.label}"
+        amounts[record.stage][use] += price(record.seconds, asked, config.cost) or 0.0
         if record.round is not None:
             in_rounds.add(record.stage)
     total = 0.0
     for stage in STAGES:
         uses = config.rounds if stage in in_rounds else 1 + (stage == "evaluate" and config.rounds > 0)
-        if stage not in seconds and stage != "report":
+        if stage in amounts:
+            total += uses * fmean(amounts[stage].values())
+        elif stage != "report":
             return f"the earlier run has no finished {stage} to go by; let it get so far"
-        taken = fmean(seconds[stage].values()) if seconds[stage] else 0.0
-        total += price(taken * uses, placement.of(stage).resources, config.cost) or 0.0
     return total
 
 

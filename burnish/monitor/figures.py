@@ -4,10 +4,10 @@ Only the latest round is served, so a run has few series at a time, and its curv
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from burnish.contracts.artifacts import StageRecord
+from burnish.contracts.artifacts import StageRecord, stage_title
 from burnish.contracts.cost import run_cost
 from burnish.monitor.watcher import WatchedRun
 
@@ -62,7 +62,7 @@ def _measured(run: WatchedRun) -> Iterator[tuple[str, dict[str, str], float | No
     yield "burnish_run_failed_stages", {}, float(sum(record.error is not None for record in run.records))
     yield "burnish_run_stopped", {}, float(any(record.skipped for record in run.records))
     finished = [record for record in run.records if not record.error and not record.skipped]
-    latest = _latest(finished)
+    latest = _latest(record for record in finished if not record.shard)
     for name, (stage, key, _) in ROUND_FIGURES.items():
         if stage in latest:
             yield name, {"round": str(latest[stage].round)}, latest[stage].metrics.get(key)
@@ -74,7 +74,7 @@ def _measured(run: WatchedRun) -> Iterator[tuple[str, dict[str, str], float | No
             for key, value in record.metrics.items():
                 if key.startswith("pass@") and "/" not in key:
                     yield "burnish_evaluation_pass", {"when": record.label, "k": key.removeprefix("pass@")}, value
-    for stage, record in latest.items():
+    for stage, record in _latest(finished).items():
         where = {"stage": stage, "round": "" if record.round is None else str(record.round)}
         yield "burnish_stage_seconds", where, record.seconds
         yield "burnish_stage_gpu_utilization_percent", where, _gpu_utilization(record.load)
@@ -85,12 +85,10 @@ def _measured(run: WatchedRun) -> Iterator[tuple[str, dict[str, str], float | No
         yield "burnish_budget", money, run.config.cost.budget
 
 
-def _latest(records: Sequence[StageRecord]) -> dict[str, StageRecord]:
-    """The record of the latest round of each stage; of both evaluations, by their whole title."""
-    latest: dict[str, StageRecord] = {}
-    for record in sorted(records, key=lambda record: record.round or 0):
-        latest[record.stage if record.round is not None else record.title] = record
-    return latest
+def _latest(records: Iterable[StageRecord]) -> dict[str, StageRecord]:
+    """The record of the latest round of each stage, by its title without the round: `rollout`, `evaluate - after`."""
+    ordered = sorted(records, key=lambda record: record.round or 0)
+    return {stage_title(record.stage, label=record.label, shard=record.shard): record for record in ordered}
 
 
 def _gpu_utilization(load: Sequence[Mapping[str, float]]) -> float | None:

@@ -58,7 +58,9 @@ def test_shards_of_a_stage_are_one_use_of_it(store):
     for shard in ("0", "1"):
         half = {"run_id": "demo-00000000", "stage": "rollout", "round": 1, "key": "k", "timings": {"total": 1800.0}}
         store.put_run_record(StageRecord(**half, shard=shard, resources=PLACE.of("rollout").resources))
-    store.backend.delete(["runs/demo-00000000/round-1-rollout.json"])
+    gathered = {"run_id": "demo-00000000", "stage": "rollout", "round": 1, "key": "k", "timings": {"total": 0.0}}
+    gathered |= {"resources": PLACE.of("reward").resources, "metrics": {"shards": 2.0}}
+    store.put_run_record(StageRecord(**gathered))
     assert estimate(config(), PLACE) == whole
 
 

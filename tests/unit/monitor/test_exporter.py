@@ -115,6 +115,16 @@ def test_utilisation_is_the_mean_over_gpus_and_moments(store):
     assert ("burnish_stage_gpu_utilization_percent", "reward", "1") not in found
 
 
+def test_figures_are_those_of_all_shards_and_times_those_of_each(store):
+    for shard in ("1/2", "2/2"):
+        put(store, "demo-1", "rollout", 1, shard=shard, metrics={"response_length_mean": 1.0})
+    put(store, "demo-1", "rollout", 1, metrics={"response_length_mean": 5.0, "shards": 2.0}, seconds=1.0)
+    found = figures(store)
+    assert found["burnish_response_tokens_mean", "1"] == 5.0
+    times = {labels[0]: value for (name, *labels), value in found.items() if name == "burnish_stage_seconds"}
+    assert times == {"rollout": 1.0, "rollout 1/2": HOUR, "rollout 2/2": HOUR}
+
+
 def test_only_runs_that_did_something_lately_are_read_and_the_newest_first(store):
     for run_id in ("old-1", "mid-1", "new-1"):
         put(store, run_id, "sft")
