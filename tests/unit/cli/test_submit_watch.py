@@ -255,7 +255,7 @@ def test_iterations_of_a_loop_are_one_task_that_fails_with_any_of_them():
     one = [Task("rollout", "rollout")]
     now = datetime(2026, 5, 1, 10, 1, tzinfo=UTC)
     (running,) = progress_of(one, details(node("rollout", "SUCCEEDED"), node("rollout", "RUNNING")), now)
-    assert (running.state, running.seconds) == ("running", 60.0)
+    assert (running.state, running.seconds, running.title) == ("running", 60.0, "rollout 1/2")
     (failed,) = progress_of(one, details(node("rollout", "RUNNING"), node("rollout", "FAILED")), now)
     assert failed.state == "failed"
     (done,) = progress_of(one, details(node("rollout", "SUCCEEDED", seconds=7), node("rollout", "SUCCEEDED")), now)
