@@ -7,7 +7,9 @@ import sys
 import burnish
 from burnish.contracts.errors import BurnishError
 
-VERBS = ("run", "plan", "compile", "submit", "ui", "report", "doctor", "store", "sandbox", "serve", "exporter")
+VERBS = (
+    "run", "plan", "compile", "submit", "campaign", "ui", "report", "doctor", "store", "sandbox", "serve", "exporter",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:

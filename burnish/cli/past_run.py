@@ -22,7 +22,7 @@ def past_run(home: Home, run_id: str | None) -> Iterator[RunView]:
 
     run_id = run_id or _latest(home)
     with ExitStack() as services:
-        store = _open_store(home, services)
+        store = open_home_store(home, services)
         records = store.run_records(run_id)
         if not records:
             known = ", ".join(store.run_ids()) or "none"
@@ -39,7 +39,7 @@ def _latest(home: Home) -> str:
     return latest.resolve().name
 
 
-def _open_store(home: Home, services: ExitStack) -> ArtifactStore:
+def open_home_store(home: Home, services: ExitStack) -> ArtifactStore:
     """The configured store, or the embedded one of this home."""
     if not os.environ.get("BURNISH_STORE"):
         from burnish.store.seaweed import start_seaweed

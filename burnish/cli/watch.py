@@ -4,7 +4,7 @@ A KFP that is away for a while does not end the watch, and ending the watch does
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from burnish.contracts.errors import BurnishError
 if TYPE_CHECKING:
     import kfp
 
-_ENDS = {"SUCCEEDED", "FAILED", "SKIPPED", "CANCELED"}
+ENDS = {"SUCCEEDED", "FAILED", "SKIPPED", "CANCELED"}
 _MARKS: dict[State, tuple[str, str]] = {
     "waiting": ("·", "dim"),
     "starting": ("…", "yellow"),
@@ -47,20 +47,19 @@ def watch(client: "kfp.Client", host: str, run_id: str, *, poll_s: float = 5.0, 
 def _follow(client: "kfp.Client", host: str, run_id: str, console: Console, poll_s: float, patience_s: float) -> int:
     with explained(host):
         run = client.get_run(run_id)
-        tasks = _tasks(client, run)
+        tasks = tasks_of_run(client, run)
     with _LiveDag(console) if console.is_terminal else _Lines(console) as view:
         while True:
             details = (run.run_details and run.run_details.task_details) or []
             progress = progress_of(tasks, details)
             view.show(progress)
-            if run.state in _ENDS:
+            if run.state in ENDS:
                 break
             time.sleep(poll_s)
-            run = _patiently(client, host, run_id, view, patience_s)
-    failed = [one.task for one in progress if one.state == "failed"]
-    for task in failed:
-        why = failure_of(client, run_id, details, task, sole=len(failed) == 1)
-        console.print(f"[bold red]{escape(task.title)}[/] failed: {escape(why)}", soft_wrap=True)
+            run = patiently(client, host, run_id, view.note, patience_s)
+    failed = failures_of(client, run_id, details, progress)
+    for title, why in failed.items():
+        console.print(f"[bold red]{escape(title)}[/] failed: {escape(why)}", soft_wrap=True)
     if run.state == "FAILED" and not failed and run.error and run.error.message:
         console.print(run.error.message, markup=False, soft_wrap=True)
     # Argo calls a workflow a success whose exit handler succeeded after a task inside failed.
@@ -69,7 +68,16 @@ def _follow(client: "kfp.Client", host: str, run_id: str, console: Console, poll
     return 0 if succeeded else 1
 
 
-def _tasks(client: "kfp.Client", run: Any) -> list[Task]:
+def failures_of(
+    client: "kfp.Client", run_id: str, details: Sequence[Any], progress: Sequence[Progress]
+) -> dict[str, str]:
+    """Why each task failed that did, by its title."""
+    failed = [one.task for one in progress if one.state == "failed"]
+    return {task.title: failure_of(client, run_id, details, task, sole=len(failed) == 1) for task in failed}
+
+
+def tasks_of_run(client: "kfp.Client", run: Any) -> list[Task]:
+    """Leaves of the DAG of KFP's `run`. Raises BurnishError."""
     spec, source = run.pipeline_spec, run.pipeline_version_reference
     if not spec and source:
         spec = client.get_pipeline_version(source.pipeline_id, source.pipeline_version_id).pipeline_spec
@@ -78,8 +86,8 @@ def _tasks(client: "kfp.Client", run: Any) -> list[Task]:
     return tasks_of(spec)
 
 
-def _patiently(client: "kfp.Client", host: str, run_id: str, view: "_View", patience_s: float) -> Any:
-    """The run; asks again while the API is away, for `patience_s` at most. Raises BurnishError."""
+def patiently(client: "kfp.Client", host: str, run_id: str, note: Callable[[str], None], patience_s: float) -> Any:
+    """KFP's run; asks again while the API is away, for `patience_s` at most, and `note`s it. Raises BurnishError."""
     from kfp_server_api.exceptions import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -92,7 +100,7 @@ def _patiently(client: "kfp.Client", host: str, run_id: str, view: "_View", pati
             if not passing or time.monotonic() - started > patience_s:
                 with explained(host):
                     raise
-            view.note("KFP does not answer; trying again")
+            note("KFP does not answer; trying again")
         time.sleep(pause)
         pause = min(pause * 2, 30.0)
 
@@ -124,7 +132,7 @@ class _Lines:
                 self._last[one.task.name] = one.state
                 mark = _MARKS[one.state][0]
                 seconds = f" in {one.seconds:.0f} s" if one.state in {"done", "failed"} and one.seconds else ""
-                self._console.print(f"{mark} {one.task.title:<24} {one.state}{seconds}", markup=False)
+                self._console.print(f"{mark} {one.title:<24} {one.state}{seconds}", markup=False)
 
     def note(self, text: str) -> None:
         if text != self._noted:
@@ -156,7 +164,7 @@ def dag_table(progress: Sequence[Progress]) -> Table:
     """A row for each round and for each task outside of them: marks, names and seconds of its tasks."""
     rows: dict[str, list[str]] = {}
     for one in progress:
-        row, _, name = one.task.title.partition(" - ")
+        row, _, name = one.title.partition(" - ")
         mark, style = _MARKS[one.state]
         seconds = f"{one.seconds:.0f} s" if one.seconds is not None else ""
         cell = " ".join(filter(None, (mark, escape(name), seconds)))
