@@ -29,6 +29,10 @@ SANDBOX_SECRET = "burnish-sandbox"
 SANDBOX_KEYS = ("BURNISH_SANDBOX_TOKEN",)
 SANDBOX_STAGES = ("execute", "evaluate")
 """Those that run model-written code, perhaps by the sandbox service."""
+ROLLOUT_SECRET = "burnish-rollout"
+ROLLOUT_KEYS = ("BURNISH_ROLLOUT_TOKEN",)
+ROLLOUT_STAGES = ("rollout", "evaluate")
+"""Those that draw completions, perhaps from the warm rollout server."""
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 RUN_LABEL = "pipeline/runid"
@@ -183,5 +187,7 @@ def _give_environment(task: PipelineTask, asked: StagePlacement, stage: str, ima
     kubernetes.use_secret_as_env(task, STORE_SECRET, {name: name for name in STORE_KEYS})
     if stage in SANDBOX_STAGES:
         kubernetes.use_secret_as_env(task, SANDBOX_SECRET, {name: name for name in SANDBOX_KEYS}, optional=True)
+    if stage in ROLLOUT_STAGES:
+        kubernetes.use_secret_as_env(task, ROLLOUT_SECRET, {name: name for name in ROLLOUT_KEYS}, optional=True)
     for secret, keys in asked.secrets.items():
         kubernetes.use_secret_as_env(task, secret, {key: key for key in keys})

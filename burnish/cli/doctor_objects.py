@@ -8,6 +8,8 @@ from burnish.cli.finding import Finding
 from burnish.cli.kube import CannotLook, Cluster, Right, in_a_pod
 from burnish.contracts.config import RunConfig
 from pipelines.placement import (
+    ROLLOUT_KEYS,
+    ROLLOUT_SECRET,
     SANDBOX_KEYS,
     SANDBOX_SECRET,
     SETTINGS_CONFIG_MAP,
@@ -61,10 +63,14 @@ def check_secrets(cluster: Cluster, placement: ClusterPlacement) -> Iterator[Fin
             wanted[name] = list(dict.fromkeys([*wanted.get(name, []), *keys]))
     for name in sorted(wanted):
         yield _check_secret(cluster, name, wanted[name])
-    if (found := cluster.secret_keys(SANDBOX_SECRET)) is None:
-        yield Finding("secret", f"{SANDBOX_SECRET} is not there, so the sandbox service must ask for no token")
-    else:
-        yield _key_finding(cluster, SANDBOX_SECRET, SANDBOX_KEYS, found)
+    for name, keys, service in (
+        (SANDBOX_SECRET, SANDBOX_KEYS, "sandbox service"),
+        (ROLLOUT_SECRET, ROLLOUT_KEYS, "rollout server"),
+    ):
+        if (found := cluster.secret_keys(name)) is None:
+            yield Finding("secret", f"{name} is not there, so the {service} must ask for no token")
+        else:
+            yield _key_finding(cluster, name, keys, found)
 
 
 def _check_secret(cluster: Cluster, name: str, keys: Iterable[str]) -> Finding:

@@ -121,8 +121,8 @@ def test_every_task_has_its_image_retries_secrets_and_no_kfp_cache(tmp_path):
         assert not task.get("cachingOptions", {}).get("enableCache")
         assert ("accelerator" in container["resources"]) == bool(PLACEMENT[stage].gpus)
         secrets = {secret["secretName"]: secret.get("optional", False) for secret in placed[label]["secretAsEnv"]}
-        runs_code = stage in {"execute", "evaluate"}
-        assert secrets == {"burnish-store": False} | ({"burnish-sandbox": True} if runs_code else {})
+        tokens = {"execute": ["sandbox"], "rollout": ["rollout"], "evaluate": ["sandbox", "rollout"]}.get(stage, [])
+        assert secrets == {"burnish-store": False} | {f"burnish-{service}": True for service in tokens}
     assert images == set(STAGES)
 
 
