@@ -5,6 +5,8 @@ process may sync at any time and a repeated sync sends only what is new.
 """
 
 import os
+import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +36,11 @@ _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
+
+
+PATIENCE_S = 60.0
+"""A sync that takes longer, because MLflow is slow, leaves the rest to the next one."""
+_SECRETS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ def sync_run(
         return SyncResult(left=len(finished), problem=problem)
     sent = 0
     left = len(finished)
+    began = time.monotonic()
     mlflow_run: str | None = None
     with _impatient():
         try:
@@ -100,10 +108,14 @@ def sync_run(
                     _continue_curves(client, campaign, batch, config)
                 _send(client, mlflow_run, batch)
                 sent, left = sent + len(batch.records), left - len(batch.records)
+                if left and time.monotonic() - began > PATIENCE_S:
+                    return SyncResult(sent, left, mlflow_run, f"{_address(uri)} took more than {PATIENCE_S:g} s")
             spent = run_cost(records, config.cost)
             if waiting and spent is not None:
                 rounds = max((record.round or 0 for record in finished), default=0)
-                client.log_metric(mlflow_run, "cost/total", spent, step=rounds)
+                moment = int(max(record.finished_at for record in finished) * 1000)
+                # At a time of its own, so that MLflow merges it with what a sync that broke off sent.
+                client.log_metric(mlflow_run, "cost/total", spent, moment, rounds)
             _send_outcome(client, run, records)
             for file in files:
                 client.log_artifact(mlflow_run, str(file))
@@ -162,15 +174,27 @@ def _mark(record: StageRecord) -> str:
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    """The error in short, without the credentials that a tracking URI may hold."""
+    """The error in short, without the credentials of ours that it may hold."""
     parts = urlsplit(uri)
     text = " ".join(str(error).split())
     if "failed with exception" in text:
-        return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''} cannot be reached"
-    for secret in (parts.password, parts.username):
+        return f"{_address(uri)} cannot be reached"
+    refused = re.search(r"failed with error code (401|403) ", text)
+    if refused:
+        return (
+            f"{_address(uri)} refuses us (status {refused[1]}); check MLFLOW_TRACKING_TOKEN, "
+            "or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        )
+    for secret in (parts.password, parts.username, *map(os.environ.get, _SECRETS)):
         if secret:
             text = text.replace(secret, "***")
     return f"{type(error).__name__}: {text[:300]}"
+
+
+def _address(uri: str) -> str:
+    """The tracking URI without credentials."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -35,6 +35,8 @@ SALT = "FAULTS_TEST_SALT"
 """In a process's environment: makes the bytes of its `make` others, as those of a GPU may be each time."""
 SKEW = "FAULTS_TEST_SKEW"
 """In a process's environment: seconds by which its clock is wrong."""
+TRACKED = "FAULTS_TEST_TRACKED"
+"""In a process's environment: `double` brings MLflow up to date."""
 OUTPUTS = {"make": ("rollouts",), "double": ("rewards", "logprobs")}
 
 
@@ -66,7 +68,8 @@ def install() -> None:
     # Somebody may be editing the checkout meanwhile.
     entry.code_digest = lambda: "code"
     for name, (run, stage) in STAGES.items():
-        stage_table.STAGES[name] = stage
+        tracked = name == "double" and TRACKED in os.environ
+        stage_table.STAGES[name] = replace(stage, tracked=tracked)
         module = types.ModuleType(f"burnish.stages.{name}")
         module.run = run  # type: ignore[attr-defined]
         sys.modules[module.__name__] = module

@@ -135,7 +135,7 @@ def faulty_proxy(upstream: str, port: int = 0) -> Iterator[tuple[str, Faults]]:
         def date_time_string(self, timestamp: float | None = None) -> str:
             return formatdate((timestamp or time.time()) + faults.clock_error_s, usegmt=True)
 
-        do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer
+        do_GET = do_PUT = do_HEAD = do_POST = do_PATCH = do_DELETE = answer
 
         def log_message(self, *_: object) -> None:
             pass
