@@ -6,25 +6,23 @@ manifests, and leaves a StageRecord. Stage modules hold only what is theirs.
 
 import hashlib
 import importlib
-import json
 import os
 import resource
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import burnish
-from burnish.contracts.artifacts import Lineage, Manifest, StageRecord, canonical_json, stage_title
+from burnish.contracts.artifacts import Lineage, Manifest, StageRecord, stage_title
 from burnish.contracts.config import RunConfig
 from burnish.contracts.cost import beyond_budget
 from burnish.contracts.errors import ContractError
 from burnish.contracts.loading import load_config
 from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES, Stage
+from burnish.stages import keys
 from burnish.stages.attempt import failure_recorded, work_folder, write_manifests
 from burnish.stages.progress import announce, process_age
 from burnish.store import ArtifactStore, open_store
@@ -125,8 +123,8 @@ def run_stage(
     if round is not None:
         round += config.start.round
     _refer_to_start(manifests, config, store)
-    key = result_key(stage, config, manifests, round, label, shard)
-    part = {SHARD: shard, SHARD_OF: result_key(stage, config, manifests, round, label)[:16]} if shard else {}
+    key = keys.result_key(stage, config, manifests, round, label, shard)
+    part = {SHARD: shard, SHARD_OF: keys.result_key(stage, config, manifests, round, label)[:16]} if shard else {}
     timings: dict[str, float] = {"start": start_seconds}
     title = stage_title(name, round, label, shard)
 
@@ -214,43 +212,6 @@ def _bring_mlflow_up_to_date(store: ArtifactStore, run_id: str, config: RunConfi
         announce(f"{title}: MLflow: {result.problem}; {result.left} records are left for the next sync")
 
 
-def result_key(
-    stage: Stage,
-    config: RunConfig,
-    inputs: Mapping[str, Manifest],
-    round: int | None,
-    label: str,
-    shard: str = "",
-) -> str:
-    """Digest of everything the stage's result depends on: settings it may read, inputs, place in the run, code."""
-    # How many pods share the work is no part of what comes out.
-    known = json.loads(config.model_dump_json(exclude={"rollout": {"shards"}, "execute": {"sharded"}}))
-    settings = {section: known[section] for section in stage.sections}
-    return hashlib.sha256(
-        canonical_json(
-            {
-                "stage": stage.name,
-                "round": round,
-                "label": label,
-                "shard": shard,
-                "settings": settings,
-                "inputs": {name: manifest.digest for name, manifest in inputs.items()},
-                "code": code_digest(),
-            }
-        ).encode()
-    ).hexdigest()
-
-
-@cache
-def code_digest() -> str:
-    """Digest of the sources of burnish and the sandbox: changed code never meets results of the old code."""
-    root = Path(burnish.__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(path for package in ("burnish", "sandbox") for path in (root / package).rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
 def load_resolved(path: Path, overrides: tuple[str, ...], store: ArtifactStore) -> RunConfig:
     """From a YAML file, or from the manifest that validate wrote."""
     if path.suffix in {".yaml", ".yml"}:
@@ -325,4 +286,4 @@ def _pass_on(
 
 def _lineage(stage: Stage, inputs: Mapping[str, Manifest], round: int | None) -> Lineage:
     digests = {name: manifest.digest for name, manifest in inputs.items()}
-    return Lineage(stage=stage.name, round=round, inputs=digests, code=code_digest())
+    return Lineage(stage=stage.name, round=round, inputs=digests, code=keys.code_digest())

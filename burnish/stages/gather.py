@@ -20,7 +20,7 @@ from burnish.contracts.parquet import iter_records, write_records
 from burnish.contracts.records import Execution, Rollout
 from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES
-from burnish.stages.entry import code_digest
+from burnish.stages import keys
 from burnish.stages.execute import Tally
 from burnish.stages.progress import announce, process_age
 from burnish.stages.rollout_figures import RolloutTally
@@ -39,7 +39,7 @@ def gather(name: str, parts: Sequence[Manifest], store: ArtifactStore, run_id: s
     started_at, start_seconds = time.time(), process_age()
     before = time.perf_counter()
     digests = sorted(part.digest for part in parts)
-    key = hashlib.sha256(" ".join(["gather", name, code_digest(), *digests]).encode()).hexdigest()
+    key = hashlib.sha256(" ".join(["gather", name, keys.code_digest(), *digests]).encode()).hexdigest()
     round = parts[0].lineage.round if parts else None
     title = stage_title(name, round)
     known = store.get_result(key)

@@ -22,7 +22,7 @@ from burnish.contracts import stages as stage_table
 from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.errors import BurnishError
 from burnish.contracts.stages import Stage
-from burnish.stages import entry
+from burnish.stages import keys
 from burnish.stages.entry import StageContext, StageResult, run_stage
 from burnish.store.s3 import S3Backend
 
@@ -66,7 +66,7 @@ STAGES = {
 def install() -> None:
     """Make the two stages known to this process."""
     # Somebody may be editing the checkout meanwhile.
-    entry.code_digest = lambda: "code"
+    keys.code_digest = lambda: "code"
     for name, (run, stage) in STAGES.items():
         tracked = name == "double" and TRACKED in os.environ
         stage_table.STAGES[name] = replace(stage, tracked=tracked)

@@ -8,7 +8,7 @@ from burnish.contracts import stages as stage_table
 from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.errors import ConfigError, ContractError, StageError
 from burnish.contracts.stages import Stage
-from burnish.stages import entry
+from burnish.stages import keys
 from burnish.stages.entry import StageResult, run_stage
 from burnish.store import open_store
 
@@ -108,7 +108,7 @@ def test_a_stage_runs_again_exactly_when_something_it_depends_on_changed(workpla
 
 def test_changed_code_never_meets_results_of_the_old_code(workplace, monkeypatch):
     run_make(workplace)
-    monkeypatch.setattr(entry, "code_digest", lambda: "other code")
+    monkeypatch.setattr(keys, "code_digest", lambda: "other code")
     run_make(workplace)
     assert workplace.calls == ["make", "make"]
 
