@@ -18,6 +18,7 @@ from burnish.contracts.artifacts import Manifest, StageRecord
 from burnish.contracts.errors import BurnishError, ConfigError
 from burnish.contracts.loading import load_config
 from burnish.contracts.shards import all_shards
+from burnish.stages.attempt import write_manifests
 from burnish.stages.entry import load_resolved, run_stage
 from burnish.store import ArtifactStore, open_store
 
@@ -93,11 +94,10 @@ def gather_component(stage: str, *, run_id: str, shards: Sequence[Any], output: 
     try:
         store = open_store()
         record, whole = gather(stage, [_manifest_of(shard, store) for shard in shards], store, run_id)
+        write_manifests({"whole": whole}, {"whole": output.path})
     except BurnishError as error:
         _fail(error)
     _log(record, metrics)
-    Path(output.path).parent.mkdir(parents=True, exist_ok=True)
-    Path(output.path).write_text(whole.to_json(), "utf-8")
     drawn_by = {name: value for name, value in shards[0].metadata.items() if name == "policy_version"}
     output.metadata.update(_lineage(record, whole, {}) | drawn_by)
 

@@ -7,7 +7,6 @@ record of the stage whose shards it gathers.
 import hashlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from burnish.contracts.artifacts import Manifest, StageRecord, stage_title
-from burnish.contracts.errors import BurnishError, ContractError, StageError
+from burnish.contracts.errors import ContractError, StageError
 from burnish.contracts.parquet import iter_records, write_records
 from burnish.contracts.records import Execution, Rollout
 from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES
 from burnish.stages import keys
+from burnish.stages.attempt import failure_recorded, work_folder
 from burnish.stages.execute import Tally
 from burnish.stages.progress import announce, process_age
 from burnish.stages.rollout_figures import RolloutTally
@@ -52,14 +52,10 @@ def gather(name: str, parts: Sequence[Manifest], store: ArtifactStore, run_id: s
         run_id=run_id, stage=name, round=round, key=key, started_at=started_at,
         image=os.environ.get("BURNISH_IMAGE", ""), resources=asked_resources(),
     )  # fmt: skip
-    try:
+    with failure_recorded(store, failed), work_folder("gather") as folder:
         shards = check_shards(name, parts)
         records = _shard_records(name, shards, store, run_id)
-        with tempfile.TemporaryDirectory(prefix="burnish-gather-") as folder:
-            whole, metrics = _GATHERED[name](shards, store, Path(folder), records)
-    except BurnishError as error:
-        store.put_run_record(failed.model_copy(update={"error": str(error), "finished_at": time.time()}))
-        raise
+        whole, metrics = _GATHERED[name](shards, store, folder, records)
     seconds = [shard.timings.get("total", 0.0) for shard in records]
     if seconds:
         metrics |= {"shards": float(len(shards)), "shards/slowest_s": max(seconds), "shards/fastest_s": min(seconds)}
