@@ -4,14 +4,15 @@ import argparse
 import os
 from typing import Any, get_args
 
+from pydantic import ValidationError
+
 from burnish.contracts.errors import ConfigError, StageError
+from burnish.serve.settings import ServeSettings
 
 TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    from burnish.serve.settings import ServeSettings
-
     parser = subparsers.add_parser(
         "serve",
         help="the warm rollout server: an engine that stays up between rounds",
@@ -30,18 +31,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def handle(given: argparse.Namespace) -> int:
-    from pydantic import ValidationError
-
     from burnish.serve.engine_process import EngineGone
     from burnish.serve.run import serve
-    from burnish.serve.settings import ServeSettings
     from burnish.store import open_store
 
-    try:
-        settings = ServeSettings(**{name: getattr(given, name) for name in ServeSettings.model_fields})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None
+    settings = settings_of(given)
     # Out of the environment, so that the engine's process never has it.
     token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None
     try:
@@ -51,3 +45,12 @@ def handle(given: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"cannot listen on {given.host}:{given.port}: {error.strerror}") from None
     return 0
+
+
+def settings_of(given: argparse.Namespace) -> ServeSettings:
+    """Raises ConfigError naming the option."""
+    try:
+        return ServeSettings(**{name: getattr(given, name) for name in ServeSettings.model_fields})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None

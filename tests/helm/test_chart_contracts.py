@@ -1,5 +1,6 @@
 """Names that the chart shares with the code: where one side changes, these fail."""
 
+import argparse
 import json
 import os
 import re
@@ -7,16 +8,22 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
-from rendered_chart import CHART, ROOT, containers, pick, pod_of
+from rendered_chart import CHART, ROOT, pick, pod_of
 
 import burnish
+from burnish.cli import serve
 from burnish.cli.kfp_client import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from burnish.cli.main import main
+from burnish.cli.serve import settings_of
 from burnish.contracts.loading import load_config
+from burnish.models.endpoint_engine import TOKEN_VARIABLE as TOKEN_VARIABLE_OF_CLIENTS
 from burnish.rewards.backends import TOKEN_VARIABLE as SANDBOX_TOKEN_VARIABLE
+from burnish.serve.routes import Routes as RolloutRoutes
+from burnish.serve.settings import ServeSettings
 from pipelines import placement
 from sandbox.__main__ import _parser, _settings
 from sandbox.limits import Limits
@@ -213,13 +220,40 @@ def test_numbers_survive_the_way_through_helm(render, tmp_path):
     assert load_config(tmp_path / "config.yaml") == load_config(ROOT / "examples/quickstart.yaml")
 
 
-def test_the_rollout_server_asks_for_its_gpus_and_keeps_its_memory(render):
-    pod = pod_of(render("everything"), "rl-rollout-server")
-    (container,) = pod["containers"]
-    assert container["resources"]["limits"] == {"memory": "32Gi", "nvidia.com/gpu": 2}
+def test_the_rollout_server_asks_for_its_gpu_and_keeps_its_memory(render):
+    (container,) = pod_of(render("everything"), "rl-rollout-server")["containers"]
+    assert container["resources"]["limits"] == {"memory": "32Gi", "nvidia.com/gpu": 1}
+    assert "--device=cuda" in container["args"]
     (container,) = pod_of(render("everything", "--set=rolloutServer.gpus=0"), "rl-rollout-server")["containers"]
     assert container["resources"]["limits"] == {"memory": "32Gi"}
-    assert {mount["mountPath"] for mount in containers(pod)[0]["volumeMounts"]} == {"/tmp", "/dev/shm", "/models"}
+    assert "--device=cpu" in container["args"]
+
+
+def test_the_rollout_server_understands_its_arguments_and_stages_present_its_token(render):
+    pod = pod_of(render("everything"), "rl-rollout-server")
+    (container,) = pod["containers"]
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    assert container["command"] == ["python3", "-m", "burnish.cli.main", "serve"]
+    settings = settings_of(parser.parse_args(["serve", *container["args"]]))
+    assert settings == ServeSettings(device="cuda", gpu_memory_utilization=0.9)
+    assert pod["terminationGracePeriodSeconds"] > settings.drain_s
+    (token,) = (one for one in container["env"] if "valueFrom" in one)
+    assert token["name"] == serve.TOKEN_VARIABLE == TOKEN_VARIABLE_OF_CLIENTS
+    assert (token["valueFrom"]["secretKeyRef"]["key"],) == placement.ROLLOUT_KEYS == (serve.TOKEN_VARIABLE,)
+    assert token["valueFrom"]["secretKeyRef"]["name"] == placement.ROLLOUT_SECRET
+    routes = Path(sys.modules[RolloutRoutes.__module__].__file__).read_text()
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert f'"GET {container[probe]["httpGet"]["path"]}"' in routes
+    schema = SCHEMA["properties"]["rolloutServer"]["properties"]
+    assert set(schema["engine"]["enum"]) == set(get_args(ServeSettings.model_fields["engine"].annotation))
+    assert set(schema["dtype"]["enum"]) == set(get_args(ServeSettings.model_fields["dtype"].annotation))
+
+
+def test_the_rollout_server_reads_the_store_with_a_secret_of_its_own_or_that_of_the_stages(render):
+    for arguments, secret in (((), "burnish-store-reader"), (("--set=rolloutServer.storeSecret=",), "burnish-store")):
+        (container,) = pod_of(render("everything", *arguments), "rl-rollout-server")["containers"]
+        assert container["envFrom"] == [{"configMapRef": {"name": "burnish"}}, {"secretRef": {"name": secret}}]
 
 
 @pytest.mark.parametrize("token", [None, "shared-secret"])

@@ -187,7 +187,7 @@ def test_registry_tag_digest_and_pull_settings_reach_every_pod(render):
     assert images == {
         "rl-sandbox": "registry.example.com/team/burnish/sandbox@sha256:" + "0123456789abcdef" * 4,
         "rl-test-sandbox": "registry.example.com/team/burnish/sandbox@sha256:" + "0123456789abcdef" * 4,
-        "rl-rollout-server": "registry.example.com/team/burnish/rollout:1.2.3",
+        "rl-rollout-server": "registry.example.com/team/burnish/server:1.2.3",
         "rl-exporter": "registry.example.com/team/burnish/validate:1.2.3",
         "rl-pipeline-upload": "registry.example.com/team/burnish/validate:1.2.3",
         "rl-seaweedfs": "docker.io/chrislusf/seaweedfs:4.48",
@@ -224,7 +224,6 @@ def test_no_secret_is_made_and_none_is_written_out(objects):
 
 def test_what_cannot_work_is_refused_with_its_name(render):
     for arguments, message in {
-        ("--set=rolloutServer.enabled=true",): "rolloutServer.model is needed",
         ("--set=kfpLauncher.enabled=true", "--set=kfpLauncher.pipelineRoot=s3://b/p"): "store.endpoint is needed",
         ("--set=pipelineUpload.pipelines=null",): "pipelines",
         tuple(
@@ -244,7 +243,11 @@ def test_what_cannot_work_is_refused_with_its_name(render):
             ["dev"],
         ),
         ("minimal", ["secret burnish-store"], ["WARNING", "sandbox", "KFP's UI"]),
-        ("everything", ["development services are on", "rl-rollout-server.runs.svc"], ["no store", "is not set"]),
+        (
+            "everything",
+            ["development services are on", "rollout.endpoint.url=http://rl-rollout-server.runs.svc:8000"],
+            ["no store", "is not set"],
+        ),
     ],
 )
 def test_the_notes_say_what_is_missing_and_what_to_do_next(helm, name, told, kept_quiet):
