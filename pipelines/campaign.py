@@ -78,6 +78,8 @@ def campaign(
 def build_campaign(config: RunConfig, placement: ClusterPlacement, namespace: str = "") -> BaseComponent:
     """The pipeline that drives the campaign of `config`; its parameters' defaults are that campaign."""
     settings = compact_config(config)
+    own = merged(placement.stages.get(IMAGE, StagePlacement()), CONTROLLER)
+    place = placement.model_copy(update={"stages": {**placement.stages, IMAGE: own}})
     where = placement.model_dump_json(exclude_defaults=True)
 
     @dsl.pipeline(name=f"burnish-campaign-{config.name}", description="Chunk after chunk of RL post-training")
@@ -97,11 +99,7 @@ def build_campaign(config: RunConfig, placement: ClusterPlacement, namespace: st
             kfp_namespace=kfp_namespace,
             experiment=experiment,
         )
-        place(task).set_display_name("campaign")
-
-    def place(task: dsl.PipelineTask) -> dsl.PipelineTask:
-        own = merged(placement.stages.get(IMAGE, StagePlacement()), CONTROLLER)
-        return placement.model_copy(update={"stages": {**placement.stages, IMAGE: own}})(task, IMAGE)
+        place(task, IMAGE).set_display_name("campaign")
 
     return burnish_campaign
 

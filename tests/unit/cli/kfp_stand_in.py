@@ -78,9 +78,9 @@ class FakeKfp(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_kfp():
+def serve_kfp(handler=FakeKfp):
     """The server, with what it was given (`pipelines`, `runs`, ...) and what it will say (`states`, `logs`, ...)."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeKfp)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.pipelines, server.versions, server.experiments, server.runs, server.uploads = [], [], [], [], []
     server.tokens, server.listed = [], []
     server.multi_user = False
