@@ -46,6 +46,8 @@ def print_verdicts(verdicts: Verdicts) -> None:
     for found in verdicts.rounds:
         for reason in found.reasons:
             console.print(f"round {found.round}: {STATUS_WORDS[found.status]}: {reason}", markup=False, style="yellow")
+    if verdicts.budget:
+        console.print("; ".join(verdicts.budget.reasons), markup=False, style="yellow")
     if verdicts.stop:
         console.print(f"This run was {stop_text(verdicts)}.", markup=False, style="bold red")
 

@@ -24,11 +24,13 @@ class Verdicts:
 
     rounds: list[RoundVerdict]
     skipped: list[int]
+    budget: RoundVerdict | None = None
+    """Said before the round that the budget did not bear; nothing was wrong with the last one that was trained."""
 
     @property
     def stop(self) -> RoundVerdict | None:
-        """The verdict that ended the run, if one did."""
-        return next((found for found in self.rounds if found.status == "stop"), None)
+        """What ended the run early, if anything did."""
+        return next((found for found in self.rounds if found.status == "stop"), self.budget)
 
     @property
     def rolled_back(self) -> list[int]:
@@ -44,12 +46,10 @@ def read_verdicts(records: Sequence[StageRecord], manifests: Mapping[str, Manife
         if manifest is not None and not record.skipped and manifest.metadata.get("status") in STATUS_WORDS:
             metadata = manifest.metadata
             rounds.append(RoundVerdict(record.round or 0, metadata["status"], list(metadata.get("reasons", ()))))
-    # What the budget ended had nothing wrong with it, so the stage that would have begun a round says so, not a verdict.
     over = next((record.stop_reason for record in records if record.stop_reason), None)
-    if over:
-        last = rounds.pop() if rounds else RoundVerdict(0, "stop", [])
-        rounds.append(RoundVerdict(last.round, "stop", [*last.reasons, over]))
-    return Verdicts(rounds, [record.round or 0 for record in updates if record.skipped])
+    last = rounds[-1].round if rounds else 0
+    skipped = [record.round or 0 for record in updates if record.skipped]
+    return Verdicts(rounds, skipped, RoundVerdict(last, "stop", [over]) if over else None)
 
 
 def stop_text(verdicts: Verdicts) -> str:
@@ -60,7 +60,8 @@ def stop_text(verdicts: Verdicts) -> str:
     left_out = ""
     if skipped:
         left_out = f", {rounds_text(skipped)} left out"
-    return f"stopped after round {verdicts.stop.round}{left_out}; what follows used the last good policy"
+    used = "the policy it had by then" if verdicts.stop is verdicts.budget else "the last good policy"
+    return f"stopped after round {verdicts.stop.round}{left_out}; what follows used {used}"
 
 
 def rounds_text(rounds: Sequence[int]) -> str:

@@ -30,15 +30,16 @@ def burnish():
     return parser
 
 
-def commands(page):
-    """Words of each command in the page's fenced shell blocks, and in code within a line."""
+def commands(page, prose=True):
+    """Words of each command in the page's fenced shell blocks, and with `prose` in code within a line."""
     text = page.read_text()
     blocks = re.findall(r"^```(?:bash|sh|console)?\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in re.sub(r"\\\n", " ", block).splitlines()]
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+    if prose:
+        outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", outside)]
     for line in lines:
-        for command in re.split(r"\s*(?:\||&&|;|&$)\s*", re.sub(r"(^|\s)#.*", "", line)):
+        for command in re.split(r"\s*(?:\||&&|;|&$)\s*", re.sub(r"(^|\s)#.*", "", line).strip()):
             try:
                 words = shlex.split(command)
             except ValueError:
@@ -82,6 +83,25 @@ def test_every_verb_flag_and_setting_of_burnish_on_the_pages_exists(burnish):
                 assert word.split("=")[0] in parser._option_string_actions, f"{where}: there is no {word}"
             elif SETTING.match(word) and not word.startswith("a.b="):
                 check_setting(word.split("=")[0])
+
+
+def test_every_command_of_burnish_in_a_block_is_one_that_it_takes(burnish, monkeypatch):
+    """Settings behind a flag, for one, are not taken."""
+
+    def refuse(parser, message):
+        raise ValueError(message)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "error", refuse)
+    taken = 0
+    for page in PAGES:
+        for words in commands(page, prose=False):
+            if words[0] == "burnish":
+                try:
+                    burnish.parse_args(words[1:])
+                except ValueError as error:
+                    pytest.fail(f"{page.name}: {' '.join(words)}: {error}")
+                taken += 1
+    assert taken > 30
 
 
 def test_every_target_of_make_on_the_pages_exists():
