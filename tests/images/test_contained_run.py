@@ -49,11 +49,13 @@ def built(daemon, image_name):
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
-def test_every_stage_works_as_a_random_user_with_a_read_only_root(tmp_path, monkeypatch, repository_and_tag, engine):
+@pytest.mark.parametrize(("engine", "shards"), [("hf", 2), ("vllm", 1)])
+def test_every_stage_works_as_a_random_user_with_a_read_only_root(
+    tmp_path, monkeypatch, repository_and_tag, engine, shards
+):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     rows = {"source": f"jsonl:{tmp_path / 'rows.jsonl'}", "params": {"style": "raw"}, "train_size": 16, "eval_size": 4}
-    config = CONFIG | {"tasks": [SUMS, rows], "rollout": CONFIG["rollout"] | {"engine": engine}}
+    config = CONFIG | {"tasks": [SUMS, rows], "rollout": CONFIG["rollout"] | {"engine": engine, "shards": shards}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(folder.stat().st_mode | 0o011)
