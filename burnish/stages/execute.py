@@ -3,9 +3,7 @@
 Rollouts stream in and executions stream out, so that a million of them take no more memory than a thousand.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from burnish.contracts.parquet import iter_records, read_records, write_records
 from burnish.contracts.records import Execution, Prompt, Rollout
 from burnish.rewards.execution import execute_rollouts, needs_execution
 from burnish.stages.entry import StageContext, StageResult
+from burnish.stages.execute_figures import ExecutionTally
 from burnish.stages.progress import progress
 
 
@@ -37,43 +36,13 @@ def run(context: StageContext) -> StageResult:
         rollouts = (rollout for rollout in chain(first, rows) if rollout.group_id in own)
         total = sum(prompt_id in executed and group_id in own for prompt_id, group_id in _ids(path))
     executions = execute_rollouts(rollouts, prompts, context.config.execute, owner=context.run_id)
-    tally = Tally()
+    tally = ExecutionTally()
     written = write_records(
         context.output_dir("executions") / "executions.parquet",
         tally.counting(progress(executions, total, context.title, "samples")),
         Execution,
     )
     return StageResult(metrics=tally.metrics(), counts={"executions": {"rows": written}})
-
-
-@dataclass
-class Tally:
-    """What the metrics need of executions that are not kept."""
-
-    verdicts: Counter[str] = field(default_factory=Counter)
-    executions: int = 0
-    degraded: int = 0
-    seconds: float = 0.0
-    longest: float = 0.0
-
-    def counting(self, executions: Iterable[Execution]) -> Iterator[Execution]:
-        for execution in executions:
-            self.executions += 1
-            self.verdicts.update(execution.verdicts)
-            self.degraded += execution.degraded
-            self.seconds += execution.seconds
-            self.longest = max(self.longest, execution.seconds)
-            yield execution
-
-    def metrics(self) -> dict[str, float | None]:
-        some = self.executions > 0
-        metrics: dict[str, float | None] = {
-            "executions": float(self.executions),
-            "degraded": float(self.degraded),
-            "seconds/mean": self.seconds / self.executions if some else None,
-            "seconds/max": self.longest if some else None,
-        }
-        return metrics | {f"verdict/{verdict}": float(count) for verdict, count in sorted(self.verdicts.items())}
 
 
 def _ids(path: Path) -> Iterator[tuple[str, str]]:

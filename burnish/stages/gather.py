@@ -21,7 +21,7 @@ from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES
 from burnish.stages import keys
 from burnish.stages.attempt import failure_recorded, work_folder
-from burnish.stages.execute import Tally
+from burnish.stages.execute_figures import ExecutionTally
 from burnish.stages.progress import announce, process_age
 from burnish.stages.rollout_figures import RolloutTally
 from burnish.store import ArtifactStore
@@ -131,7 +131,7 @@ def _gather_rollouts(
 def _gather_executions(
     shards: Sequence[Manifest], store: ArtifactStore, folder: Path, records: Sequence[StageRecord]
 ) -> tuple[Manifest, dict[str, float | None]]:
-    tally = Tally()
+    tally = ExecutionTally()
     whole = _publish(shards, store, folder, "executions", Execution, tally.counting, lambda: {"rows": tally.executions})
     return whole, tally.metrics()
 
