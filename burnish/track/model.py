@@ -14,7 +14,8 @@ from burnish.track.run import RUN_ID_TAG, run_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import LoggedModel, Run
+    from mlflow.entities.model_registry import ModelVersion
 
 POLICY_TAG = "burnish.policy"
 LOGGED_MODEL_TAG = "burnish.logged_model"
@@ -42,8 +43,7 @@ def register_policy(
     """Register `policy` under the run's name, with the evaluation after training as its metrics; once a policy."""
     model_id = _logged_model(client, run, policy, config, records, run_id)
     _create_registered_model(client, config.name)
-    versions = client.search_model_versions(f"run_id = '{run.info.run_id}'")
-    if not any(version.tags.get(POLICY_TAG) == policy.digest for version in versions):
+    if not _versions(client, run, policy):
         client.create_model_version(
             config.name,
             # A server refuses folders of its clients as a source, and the digest is the same in every store.
@@ -54,6 +54,16 @@ def register_policy(
             await_creation_for=0,
             model_id=model_id,
         )
+    # A request whose answer got lost was sent twice.
+    for double in _versions(client, run, policy)[1:]:
+        client.delete_model_version(config.name, double.version)
+
+
+def _versions(client: "MlflowClient", run: "Run", policy: Manifest) -> list["ModelVersion"]:
+    """Of this policy, the oldest first."""
+    found = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+    mine = [version for version in found if version.tags.get(POLICY_TAG) == policy.digest]
+    return sorted(mine, key=lambda version: int(version.version))
 
 
 def _logged_model(
@@ -66,10 +76,8 @@ def _logged_model(
 ) -> str:
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric
 
-    known = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
-    model = next((found for found in known if found.tags.get(POLICY_TAG) == policy.digest), None)
-    if model is None:
-        model = client.create_logged_model(
+    if not _models(client, run, policy):
+        client.create_logged_model(
             run.info.experiment_id,
             name=config.name,
             source_run_id=run.info.run_id,
@@ -77,6 +85,9 @@ def _logged_model(
             params={"base_model": config.model.path, "preset": config.update.preset, "rounds": str(config.last_round)},
             model_type=MODEL_TYPE,
         )
+    model, *doubles = _models(client, run, policy)
+    for double in doubles:
+        client.delete_logged_model(double.model_id)
     if model.status != LoggedModelStatus.READY:
         outputs = client.get_run(run.info.run_id).outputs
         # MLflow refuses an output that it has.
@@ -92,6 +103,13 @@ def _logged_model(
         client.log_batch(run.info.run_id, metrics=metrics[:1000])
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     return str(model.model_id)
+
+
+def _models(client: "MlflowClient", run: "Run", policy: Manifest) -> list["LoggedModel"]:
+    """Of this policy, the oldest first."""
+    found = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
+    mine = [model for model in found if model.tags.get(POLICY_TAG) == policy.digest]
+    return sorted(mine, key=lambda model: (model.creation_timestamp, model.model_id))
 
 
 def _create_registered_model(client: "MlflowClient", name: str) -> None:
