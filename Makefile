@@ -38,6 +38,7 @@ check: $(VENV)/.dev ## lint, types and import rules only
 
 golden: $(VENV)/.local ## write the golden IR and the table of placement anew, after a wanted change of the DAG
 	for recipe in $(RECIPES); do $(BIN)/burnish compile examples/$$recipe.yaml -o pipelines/compiled/$$recipe.yaml || exit 1; done
+	$(BIN)/burnish campaign examples/campaign.yaml --compile pipelines/compiled/campaign.yaml
 	$(BIN)/python -m pipelines.placement_table
 
 images: ## build the container images with the local Docker daemon; IMAGE_ARGS="--accelerator cuda" and more in docs/docker.md

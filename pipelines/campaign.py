@@ -18,9 +18,8 @@ IN_CLUSTER_HOST = "http://ml-pipeline.kubeflow.svc:8888"
 IMAGE = "validate"
 """Stage whose image has KFP's client; the controller takes its place on the cluster, too."""
 CONTROLLER = StagePlacement(
-    # For days on end, over drained nodes and restarts.
+    # For days on end.
     timeout_s=0,
-    retries=100,
     # Kubeflow's PodDefault of that label mounts a token for KFP's API, which a multi-user installation asks for.
     labels={"access-ml-pipeline": "true"},
 )
@@ -100,6 +99,8 @@ def build_campaign(config: RunConfig, placement: ClusterPlacement, namespace: st
             experiment=experiment,
         )
         place(task, IMAGE).set_display_name("campaign")
+        # At even intervals; the longest duration counts from the first attempt's start (a year).
+        task.set_retry(1000, backoff_duration="60s", backoff_factor=1.0, backoff_max_duration="31536000s")
 
     return burnish_campaign
 

@@ -44,6 +44,11 @@ TRAINING_STAGES = ("sft", "update")
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
+_ENDLESS_S = 30 * 86_400
+_PAUSES_S = 86_400
+"""Between attempts, and until a node is found."""
+
+
 class ClusterPlacement(Section):
     """Places tasks on a cluster; a `Place` for `build_pipeline`."""
 
@@ -134,7 +139,9 @@ def _give_resources(task: PipelineTask, asked: StagePlacement) -> None:
 
 
 def _give_limits(task: PipelineTask, asked: StagePlacement) -> None:
-    task.set_retry(asked.retries, backoff_duration="10s", backoff_factor=2.0, backoff_max_duration="300s")
+    # Argo counts the longest duration from the start of the first attempt, and ends later attempts when it is over.
+    attempts = (asked.retries + 1) * (asked.timeout_s or _ENDLESS_S) + _PAUSES_S
+    task.set_retry(asked.retries, backoff_duration="10s", backoff_factor=2.0, backoff_max_duration=f"{attempts}s")
     # Burnish remembers results by content and code; KFP's cache knows neither the code nor a collected blob.
     task.set_caching_options(False)
     if asked.timeout_s:

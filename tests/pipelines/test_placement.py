@@ -84,7 +84,7 @@ def test_every_setting_of_a_stage_is_in_the_ir(tmp_path):
         "maxRetryCount": 5,
         "backoffDuration": "10s",
         "backoffFactor": 2.0,
-        "backoffMaxDuration": "300s",
+        "backoffMaxDuration": "90000s",
     }
     assert {entry["name"]: entry["value"] for entry in container["env"]} == {
         "BURNISH_CACHE": "/var/cache/burnish",
