@@ -56,14 +56,15 @@ def gather(name: str, parts: Sequence[Manifest], store: ArtifactStore, run_id: s
         shards = check_shards(name, parts)
         records = _shard_records(name, shards, store, run_id)
         whole, metrics = _GATHERED[name](shards, store, folder, records)
+    stopped = bool(whole.metadata.get("stopped"))
     seconds = [shard.timings.get("total", 0.0) for shard in records]
     if seconds:
         metrics |= {"shards": float(len(shards)), "shards/slowest_s": max(seconds), "shards/fastest_s": min(seconds)}
     record = failed.model_copy(
         update={
             "outputs": {output: whole.digest for output in STAGES[name].writes},
-            "metrics": metrics,
-            "skipped": bool(whole.metadata.get("stopped")),
+            "metrics": {} if stopped else metrics,
+            "skipped": stopped,
             "timings": {"start": start_seconds, "total": start_seconds + time.perf_counter() - before},
             "finished_at": time.time(),
         }
@@ -90,10 +91,13 @@ def check_shards(name: str, parts: Sequence[Manifest]) -> list[Manifest]:
         raise ContractError(f"{name}: there are no shards to gather; set rollout.shards to 1 or more")
     shards = sorted(found, key=lambda shard: (shard.count, shard.index))
     for about, of in _SAME.items():
-        first, other = shards[0], next((s for s in shards if of(found[s]) != of(found[shards[0]])), None)
+        said = {shard: of(found[shard]) for shard in shards}
+        # Of a round that was stopped, no policy drew the shards.
+        known = [shard for shard in shards if said[shard] is not None]
+        other = next((shard for shard in known if said[shard] != said[known[0]]), None)
         if other:
             raise ContractError(
-                f"{name}: shard {first} has {about} {of(found[first])}, shard {other} has {of(found[other])}; "
+                f"{name}: shard {known[0]} has {about} {said[known[0]]}, shard {other} has {said[other]}; "
                 f"all must come from one run of the round: run its {name} shards again"
             )
     missing = sorted(set(range(1, shards[0].count + 1)) - {shard.index for shard in shards})

@@ -169,19 +169,16 @@ def test_without_a_single_sample_the_round_fails(store, tmp_path):
         gather("rollout", [shard(store, tmp_path, f"{k}/2", []) for k in (1, 2)], store, "run")
 
 
-def test_shards_of_a_stopped_run_pass_the_stop_on(store, tmp_path):
+def test_one_stopped_shard_stops_the_round(store, tmp_path):
     (tmp_path / "empty").mkdir()
-    stopped = [
-        store.put_artifact(
-            "rollouts", tmp_path / "empty", lineage=Lineage(stage="rollout", round=2), counts={},
-            metadata={"stopped": True, "shard": f"{k}/2", "shard_of": "abc"},
-        )
-        for k in (1, 2)
-    ]  # fmt: skip
-    record, gathered = gather("rollout", stopped, store, "run")
+    stopped = store.put_artifact(
+        "rollouts", tmp_path / "empty", lineage=Lineage(stage="rollout", round=1), counts={},
+        metadata={"stopped": True, "shard": "1/3", "shard_of": "abc"},
+    )  # fmt: skip
+    record, gathered = gather("rollout", [stopped, *thirds(store, tmp_path)[1:]], store, "run")
     assert gathered.metadata == {"stopped": True}
     assert gathered.blobs == []
-    assert record.skipped
+    assert (record.skipped, record.metrics) == (True, {})
 
 
 def test_the_component_takes_a_manifest_that_kfp_did_not_download_from_the_store(store, tmp_path):
