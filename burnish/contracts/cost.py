@@ -66,10 +66,9 @@ def run_cost(records: Sequence[StageRecord], cost: CostConfig) -> float | None:
 def beyond_budget(records: Sequence[StageRecord], cost: CostConfig, round: int, before: int = 0) -> str | None:
     """One line on why `round` may not begin; None when it may, or when what was spent is not known.
 
-    before: rounds of the earlier run that this one goes on from.
-
     Looked at are the records outside the rounds and those of earlier rounds alone, so all pods of a round agree. The
-    evaluation after training, which every run ends with, is set aside at the price of the one before.
+    evaluation after training, which every run ends with, is set aside at the price of the one before. `before` is the
+    number of rounds of the run that this one goes on from.
     """
     if cost.budget is None:
         return None
@@ -82,7 +81,8 @@ def beyond_budget(records: Sequence[StageRecord], cost: CostConfig, round: int, 
     last = [record for record in records if record.round == max(trained, default=0)]
     evaluations = [record for record in outside if record.stage == "evaluate"][:1]
     # Rounds that are under way beside this one (max_staleness) will have cost what the last one did.
-    ahead = _again(last, cost) * (round - before - len(trained)) + _again(evaluations, cost)
+    to_come = round - before - len(trained) - sum(record.skipped for record in updates)
+    ahead = _again(last, cost) * to_come + _again(evaluations, cost)
     if spent + ahead <= cost.budget:
         return None
     wanted = f", and another round with the last evaluation would take {ahead:.2f}" if ahead else ""

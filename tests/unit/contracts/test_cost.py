@@ -79,6 +79,7 @@ def test_the_first_round_begins_unless_the_budget_is_spent_before_it():
 def test_rounds_that_the_budget_skipped_are_no_measure_of_the_next_one():
     skipped = [record(stage, 0, 3, skipped=True) for stage in ("rollout", "update")]
     assert beyond_budget([*rounds(2), *skipped], budget(8.0), 4)
+    assert beyond_budget([*rounds(2), *skipped], budget(9.0), 4) is None
 
 
 def test_remembered_rounds_of_another_run_cost_nothing_but_tell_what_the_next_one_takes():
