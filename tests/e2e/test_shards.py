@@ -21,7 +21,7 @@ WHOLE = {
     "sft": {"epochs": 2, "learning_rate": 3.0e-3},
     "rollout": {"prompts_per_round": 9, "samples_per_prompt": 4, "max_new_tokens": 6},
     "update": {"steps": 1, "learning_rate": 1.0e-3},
-    "evaluate": {"samples": 1, "k": [1], "max_prompts": 2},
+    "evaluate": {"samples": 1, "k": [1], "skip": ["before", "after"]},
     "runtime": {"threads": 1},
 }
 SHARDED = WHOLE | {"name": "sharded", "rollout": WHOLE["rollout"] | {"shards": 3}}
@@ -41,10 +41,9 @@ def code(tmp_path):
 
 def kill_at(home, config, line):
     process = start(home, config, "--no-mlflow")
-    log = home / "runs" / "latest" / "run.log"
     try:
         while process.poll() is None:
-            if log.exists() and line in log.read_text():
+            if any(line in log.read_text() for log in home.glob("runs/*/run.log")):
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 return
@@ -72,21 +71,22 @@ def rows_of(home, found, monkeypatch, folder):
 @pytest.mark.slow
 def test_a_killed_run_in_shards_repeats_one_shard_and_gives_the_rows_of_a_single_pod(tmp_path, code, monkeypatch):
     whole_config, config = ({**given, "tasks": [*given["tasks"], code]} for given in (WHOLE, SHARDED))
-    kill_at(tmp_path / "sharded", config, "round 1 - rollout 3/3: started")
-    status, output = finish(tmp_path / "sharded", config, "--no-mlflow")
+    home = tmp_path / "home"
+    status, output = finish(home, whole_config, "--no-mlflow")
     assert status == 0, output
-    status, output = finish(tmp_path / "whole", whole_config, "--no-mlflow")
+    single = records(home, monkeypatch)
+    kill_at(home, config, "round 1 - rollout 3/3: started")
+    status, output = finish(home, config, "--no-mlflow")
     assert status == 0, output
 
-    found = records(tmp_path / "sharded", monkeypatch)
+    found = records(home, monkeypatch)
     shards = {record.title: record for record in found if record.shard}
     assert set(shards) == {f"round 1 - {stage} {k}/3" for stage in ("rollout", "execute") for k in (1, 2, 3)}
     assert any(record.cached for record in shards.values())
     assert not shards["round 1 - rollout 3/3"].cached
 
-    sharded = rows_of(tmp_path / "sharded", found, monkeypatch, tmp_path / "rows" / "sharded")
-    single = records(tmp_path / "whole", monkeypatch)
-    whole = rows_of(tmp_path / "whole", single, monkeypatch, tmp_path / "rows" / "whole")
+    sharded = rows_of(home, found, monkeypatch, tmp_path / "rows" / "sharded")
+    whole = rows_of(home, single, monkeypatch, tmp_path / "rows" / "whole")
     for one, other in zip(sharded["rollouts"], whole["rollouts"], strict=True):
         assert (one.sample_id, one.group_id, one.seed, one.text) == (
             other.sample_id, other.group_id, other.seed, other.text,
