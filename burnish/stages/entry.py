@@ -18,7 +18,7 @@ from typing import Any
 from burnish.contracts.artifacts import Lineage, Manifest, StageRecord, stage_title
 from burnish.contracts.config import RunConfig
 from burnish.contracts.cost import beyond_budget
-from burnish.contracts.errors import ContractError
+from burnish.contracts.errors import ContractError, StoreError
 from burnish.contracts.loading import load_config
 from burnish.contracts.shards import SHARD, SHARD_OF, Shard
 from burnish.contracts.stages import STAGES, Stage
@@ -207,7 +207,11 @@ def _peak_memory_mb() -> float:
 
 def _bring_mlflow_up_to_date(store: ArtifactStore, run_id: str, config: RunConfig, title: str) -> None:
     """MLflow being away costs a line, never the stage: the records stay in the store for the next sync."""
-    result = sync_run(store.run_records(run_id), run_id, config)
+    try:
+        result = sync_run(store.run_records(run_id), run_id, config)
+    except StoreError as error:
+        announce(f"{title}: MLflow: the run's records cannot be read: {error}; they are left for the next sync")
+        return
     if result and result.problem:
         announce(f"{title}: MLflow: {result.problem}; {result.left} records are left for the next sync")
 

@@ -115,7 +115,7 @@ def test_an_mlflow_that_goes_away_at_any_request_has_all_of_it_once_when_it_is_b
     assert whole["versions"] == 1
     assert len(whole["curves"]["update/loss"]) == 1000
     # Each of them would take minutes.
-    for number in itertools.count(2, 4):
+    for number in itertools.count(2, 6):
         faults.requests.clear()
 
         def gone(point, request, number=number):
@@ -130,7 +130,7 @@ def test_an_mlflow_that_goes_away_at_any_request_has_all_of_it_once_when_it_is_b
         assert found.problem
         assert sync(uri, f"gone-{number}", report).problem is None
         assert contents(uri, f"gone-{number}") == whole
-    assert number > 10
+    assert number > 12
 
 
 def test_requests_whose_answers_get_lost_are_not_done_twice(mlflow, report) -> None:
@@ -196,3 +196,11 @@ def test_a_stage_whose_mlflow_hangs_is_done_all_the_same_within_seconds(place, m
     assert time.monotonic() - began < 60, "most of it is the import of mlflow"
     assert f"MLflow: {uri} cannot be reached; 2 records are left for the next sync" in process.log
     assert set(process.outputs()) == {"rollouts", "rewards", "logprobs"}
+
+
+def test_a_record_that_cannot_be_read_costs_a_tracked_stage_a_line(place, tmp_path) -> None:
+    place.open().backend.put_bytes("runs/run/of-another-version.json", b"{}")
+    settings = {TRACKED: "1", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    process = start(place.environment | settings, tmp_path / "run", "run")
+    assert process.wait() == 0, process.log
+    assert "MLflow: the run's records cannot be read: record runs/run/of-another-version.json" in process.log
