@@ -63,14 +63,14 @@ def check_secrets(cluster: Cluster, placement: ClusterPlacement) -> Iterator[Fin
             wanted[name] = list(dict.fromkeys([*wanted.get(name, []), *keys]))
     for name in sorted(wanted):
         yield _check_secret(cluster, name, wanted[name])
-    for name, keys, service in (
+    for secret, token, service in (
         (SANDBOX_SECRET, SANDBOX_KEYS, "sandbox service"),
         (ROLLOUT_SECRET, ROLLOUT_KEYS, "rollout server"),
     ):
-        if (found := cluster.secret_keys(name)) is None:
-            yield Finding("secret", f"{name} is not there, so the {service} must ask for no token")
+        if (found := cluster.secret_keys(secret)) is None:
+            yield Finding("secret", f"{secret} is not there, so the {service} must ask for no token")
         else:
-            yield _key_finding(cluster, name, keys, found)
+            yield _key_finding(cluster, secret, token, found)
 
 
 def _check_secret(cluster: Cluster, name: str, keys: Iterable[str]) -> Finding:

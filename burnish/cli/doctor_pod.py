@@ -9,7 +9,7 @@ from typing import Any
 from burnish.cli.compile import placement_of
 from burnish.cli.kfp_client import TOKEN_FILE_VARIABLE
 from burnish.contracts.config import RunConfig
-from pipelines.placement import SANDBOX_SECRET, SETTINGS_CONFIG_MAP, STORE_SECRET
+from pipelines.placement import ROLLOUT_SECRET, SANDBOX_SECRET, SETTINGS_CONFIG_MAP, STORE_SECRET
 
 _TOKEN_FOLDER = "/var/run/secrets/kubeflow/pipelines"
 # KFP's own label of stages, by which the sandbox's NetworkPolicy lets them in.
@@ -41,6 +41,7 @@ def doctor_pod(given: argparse.Namespace, config: RunConfig) -> dict[str, Any]:
             {"configMapRef": {"name": SETTINGS_CONFIG_MAP, "optional": True}},
             {"secretRef": {"name": STORE_SECRET, "optional": True}},
             {"secretRef": {"name": SANDBOX_SECRET, "optional": True}},
+            {"secretRef": {"name": ROLLOUT_SECRET, "optional": True}},
         ],
         "env": env,
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},

@@ -17,9 +17,8 @@ from burnish.cli.finding import Finding
 from burnish.cli.kube import CannotLook, Cluster, in_a_pod
 from burnish.contracts.config import RunConfig
 from burnish.contracts.errors import StageError, StoreError
-from pipelines.placement import STORE_SECRET
+from pipelines.placement import ROLLOUT_KEYS, STORE_SECRET
 
-ROLLOUT_TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
 _INSIDE = "check in a pod: burnish doctor --cluster --pod | kubectl create -f -"
 _HONEST = "def f(x): return x + 1"
 _HONEST_SPEC: dict[str, Any] = {"entry_point": "f", "tests": [{"args": [20], "expected": 21}]}
@@ -123,14 +122,14 @@ def check_rollout_server(config: RunConfig) -> Finding:
     if problem := get_problem(f"{url}/readyz"):
         fix = "see its pods (kubectl get pods -l app.kubernetes.io/component=rollout-server), its NetworkPolicy, "
         return Finding("rollout", f"{url}/readyz {problem}", f"{fix}and rollout.endpoint.url")
-    token = os.environ.get(ROLLOUT_TOKEN_VARIABLE, "").strip()
+    token = os.environ.get(ROLLOUT_KEYS[0], "").strip()
     request = urllib.request.Request(f"{url}/burnish/version", headers={"Authorization": f"Bearer {token}"})
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             state = json.load(answer)
     except urllib.error.HTTPError as error:
         if error.code in {401, 403}:
-            fix = f"make {ROLLOUT_TOKEN_VARIABLE} the server's own, here and in the stages' secret"
+            fix = f"make {ROLLOUT_KEYS[0]} the server's own, here and in the stages' secret"
             return Finding("rollout", f"{url} does not take the token", fix)
         return Finding(
             "rollout", f"{url}/burnish/version answers {error.code}", "give the server the image of this version"

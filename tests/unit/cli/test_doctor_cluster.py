@@ -492,7 +492,7 @@ def test_the_pod_that_checks_from_inside_is_valid_restricted_and_has_what_stages
         "doctor", "--cluster", "execute.backend=service", "execute.service_url=http://sandbox:8000", "--namespace=rl",
     ]  # fmt: skip
     sources = [next(iter(source.values()))["name"] for source in container["envFrom"]]
-    assert sources == ["burnish", "burnish-store", "burnish-sandbox"]
+    assert sources == ["burnish", "burnish-store", "burnish-sandbox", "burnish-rollout"]
 
 
 def test_in_a_pod_its_own_account_is_asked_about(cluster, doctor, monkeypatch, tmp_path):
