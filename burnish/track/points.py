@@ -53,10 +53,10 @@ def metric_points(record: StageRecord, rounds: int, first: int = 0) -> list[tupl
 
     Metrics of a round have the round as step, series rows their own `step`; `after` is the run's last round `rounds`,
     everything else step `first`, the rounds before the run. Names without a prefix get the stage's. Of a shard only
-    time and memory: what it measured is in the record of the whole.
+    time and memory: what it measured is in the record of the whole. Of `validate` too: what it counts are datasets.
     """
     step = record.round if record.round is not None else (rounds if record.label == "after" else first)
-    measured = {} if record.shard else record.metrics
+    measured = {} if record.shard or record.stage == "validate" else record.metrics
     points = [(metric_name(record, key), value, step) for key, value in measured.items()]
     points += [(f"time/{_source(record)}", record.timings.get("total"), step)]
     points += [(f"memory_mb/{_source(record)}", record.peak_memory_mb, step)]
