@@ -85,6 +85,41 @@ def test_a_chunk_of_a_campaign_lies_under_its_parent(send, database, monkeypatch
     assert MlflowClient(database).get_run(child).data.tags["mlflow.parentRunId"] == parent
 
 
+def test_chunks_of_a_campaign_lie_under_its_run_in_which_their_curves_go_on(send, database):
+    client = MlflowClient(database)
+
+    def chunk(number, rounds):
+        start = {"campaign": "long", "round": rounds[0] - 1, "total_rounds": 4}
+        config = parse_config({"name": "run", "rounds": len(rounds), "track": {"experiment": "tests"}, "start": start})
+        records = [
+            StageRecord(
+                run_id=f"long-{number}", stage="reward", round=round, key="r", metrics={"reward/mean": round / 4}
+            )
+            for round in rounds
+        ]
+        for label, value in (("before", rounds[0]), ("after", rounds[-1])):
+            metrics = {"pass@1": value / 10}
+            records.append(StageRecord(run_id="r", stage="evaluate", label=label, key="e", metrics=metrics))
+        for _ in range(2):
+            child = send(records, f"long-{number}", config, status="FINISHED").run
+        return client.get_run(child)
+
+    first, second = chunk(1, [1, 2]), chunk(2, [3, 4])
+    parent = client.get_run(first.data.tags["mlflow.parentRunId"])
+    assert second.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert [found.info.run_name for found in (parent, first, second)] == ["run", "run 1-2", "run 3-4"]
+    assert (parent.info.status, parent.data.tags["burnish.run_id"]) == ("FINISHED", "long")
+    assert parent.data.params["update.preset"] == "grpo"
+
+    def curve(run, name):
+        return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)]
+
+    assert curve(parent, "reward/mean") == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
+    assert curve(second, "reward/mean") == [(3, 0.75), (4, 1.0)]
+    assert curve(parent, "eval/after/pass_at_1") == [(2, 0.2), (4, 0.4)]
+    assert curve(parent, "eval/before/pass_at_1") == [(0, 0.1)], "before is before the campaign"
+
+
 def test_the_description_says_what_came_out_and_keeps_what_a_person_wrote(send, database, monkeypatch):
     monkeypatch.setenv("BURNISH_STORE", "s3://bucket/prefix")
     client = MlflowClient(database)
