@@ -81,7 +81,7 @@ def gentler_verdict(store: ArtifactStore, digest: str, settings: CollapseConfig)
 
 def _figures(round: int, records: Sequence[StageRecord]) -> RoundFigures:
     metrics: Mapping[str, Mapping[str, float | None]] = {
-        record.stage: record.metrics for record in records if record.round == round
+        record.stage: record.metrics for record in records if record.round == round and not record.shard
     }
     found = {
         name: next((value for stage, key in sources if (value := metrics.get(stage, {}).get(key)) is not None), None)

@@ -34,7 +34,7 @@ def check_campaign(config: RunConfig) -> None:
         raise ConfigError(
             "rounds is 0, and so campaign.rounds_per_chunk is: a campaign needs chunks of 1 round or more"
         )
-    check_task_budget(min(rounds, config.campaign.rounds))
+    check_task_budget(min(rounds, config.campaign.rounds), config.rollout.shards, config.execute_shards)
     if refresh and refresh % rounds and rounds % refresh:
         raise ConfigError(
             f"update.kl.refresh_interval is {refresh} and a chunk has {rounds} rounds: one must be a multiple of the "
