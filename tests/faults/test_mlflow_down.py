@@ -14,6 +14,7 @@ from burnish.contracts.artifacts import Lineage, Manifest, StageRecord
 from burnish.contracts.loading import parse_config
 from burnish.track.sync import sync_run
 
+REGISTRY = "mlflow.tracking._model_registry.utils._registry_uri"
 TOKEN = "a-token-that-must-not-show"
 # Two batches and something of every kind.
 RECORDS = [
@@ -27,7 +28,7 @@ RECORDS = [
 POLICY = Manifest(kind="policy", blobs=[], lineage=Lineage(stage="update"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real MLflow server in a thread; its own process would take three times as long to come up."""
     folder = tmp_path_factory.mktemp("mlflow")
@@ -35,6 +36,11 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("_MLFLOW_SERVER_FILE_STORE", f"sqlite:///{folder / 'mlflow.db'}")
         patch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", str(folder / "artifacts"))
         patch.setenv("_MLFLOW_SERVER_SERVE_ARTIFACTS", "false")
+        # The server makes its database that of all clients in its process: undone at the end.
+        patch.setattr(REGISTRY, None)
+        patch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", None)
+        patch.setenv("MLFLOW_TRACKING_URI", "set, so that it is taken away at the end")
+        patch.delenv("MLFLOW_TRACKING_URI")
         from mlflow import MlflowClient
         from mlflow.server import app
         from werkzeug.serving import WSGIRequestHandler, make_server
@@ -60,8 +66,7 @@ def mlflow(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     # The machine may be busy with other tests; the one about hanging sets its own.
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
     with faulty_proxy(mlflow_server) as (uri, faults):
-        # A server in this very process makes its database the registry of all clients.
-        monkeypatch.setattr("mlflow.tracking._model_registry.utils._registry_uri", uri)
+        monkeypatch.setattr(REGISTRY, uri)
         yield uri, faults
 
 
