@@ -5,6 +5,7 @@ When it dies, everything that waits for it hears so at once.
 
 import asyncio
 import json
+import os
 import socket
 import sys
 from itertools import count
@@ -43,10 +44,12 @@ class EngineProcess:
     async def start(cls, settings: ServeSettings) -> "EngineProcess":
         """A process that has imported everything and holds no policy."""
         ours, theirs = socket.socketpair()
+        # It reads files that a model's maker wrote, so it has no keys; Ctrl-C is its server's to answer.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "burnish.serve.worker", str(theirs.fileno()), settings.model_dump_json(),
-                pass_fds=[theirs.fileno()], start_new_session=True,
+                pass_fds=[theirs.fileno()], env=environment, start_new_session=True,
             )  # fmt: skip
         engine = cls(process, *await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE))
         await engine._hear()
@@ -62,7 +65,7 @@ class EngineProcess:
         return loaded
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a `worker.Request` or score; cancelled, the request is no longer drawn."""
+        """The answer to a completion or a score; cancelled, it is no longer drawn."""
         name = str(next(self._numbers))
         answer = self._answers[name] = asyncio.get_running_loop().create_future()
         try:

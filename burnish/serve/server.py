@@ -252,14 +252,21 @@ class PolicyServer:
         """Into the process that there is, or, when they do not go in or do not answer the probe, into a fresh one."""
         if self._engine is not None and self._engine.alive:
             try:
-                return await self._engine.load(folder)
+                return await self._load_into(self._engine, folder)
             except (LoadFailed, EngineGone) as error:
                 self.log("fresh_engine", level="warning", reason=str(error))
                 self.metrics.fresh_engines += 1
             await self._engine.stop()
         self._engine = await EngineProcess.start(self.settings)
         try:
-            return await self._engine.load(folder)
+            return await self._load_into(self._engine, folder)
         except LoadFailed:
             await self._engine.stop()
             raise
+
+    async def _load_into(self, engine: EngineProcess, folder: Path) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self.settings.load_s):
+                return await engine.load(folder)
+        except TimeoutError:
+            raise LoadFailed(f"the engine has not loaded it within {self.settings.load_s:g} s (--load-s)") from None

@@ -26,5 +26,7 @@ class ServeSettings(Section):
     """Share of the GPU's memory that vLLM may take."""
     lease_s: float = Field(60.0, gt=0)
     """Seconds after which a client that was not heard of no longer holds its policy."""
+    load_s: float = Field(1800.0, gt=0)
+    """Seconds that an engine may take to load a policy before another engine is tried."""
     drain_s: float = Field(45.0, ge=0)
     """Seconds that completions under way get to finish when the server is told to stop."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from burnish.contracts.config import ModelConfig, RolloutConfig, RuntimeConfig
-from burnish.contracts.errors import StageError
+from burnish.contracts.errors import BurnishError, StageError
 from burnish.models.engine import Completion, Engine, Request, Sampling, open_engine
 from burnish.models.probe_weights import check_weights, read_probe
 from burnish.models.runtime import setup_torch
@@ -188,4 +188,7 @@ def _completion_json(completion: Completion) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    Worker(ServeSettings.model_validate_json(sys.argv[2]), socket.socket(fileno=int(sys.argv[1]))).run()
+    try:
+        Worker(ServeSettings.model_validate_json(sys.argv[2]), socket.socket(fileno=int(sys.argv[1]))).run()
+    except BurnishError as error:
+        sys.exit(f"error: {error}")

@@ -29,6 +29,9 @@ class FakeEngine:
 
     async def load(self, folder):
         await asyncio.sleep(0)
+        if type(self).plan == ["hang"]:
+            type(self).plan = []
+            await asyncio.sleep(60)
         outcome = type(self).plan.pop(0) if type(self).plan else None
         if outcome is not None:
             raise outcome
@@ -66,9 +69,9 @@ def play(tmp_path, monkeypatch):
     FakeEngine.plan = []
     monkeypatch.setattr(server_module.EngineProcess, "start", start)
 
-    def run(scene, **settings):
+    def run(scene, log_level="error", **settings):
         async def all_of_it():
-            server = PolicyServer(ServeSettings(engine="hf", drain_s=0, **settings), store, JsonLog("error"))
+            server = PolicyServer(ServeSettings(engine="hf", drain_s=0, **settings), store, JsonLog(log_level))
             await server.warm_up()
             await scene(server, digests, engines)
             await server.drain()
@@ -170,6 +173,17 @@ def test_a_policy_that_does_not_go_in_gets_a_fresh_engine(play):
         assert server.metrics.fresh_engines == 1
 
     play(scene)
+
+
+def test_an_engine_that_hangs_while_it_loads_is_replaced(play):
+    async def scene(server, digests, engines):
+        await held(server, digests[0], "one")
+        server.release("one")
+        FakeEngine.plan = ["hang"]
+        await held(server, digests[1], "two")
+        assert [engine.loaded for engine in engines] == [["a"], ["b"]]
+
+    assert "not loaded it within 0.1 s" in play(scene, load_s=0.1, log_level="warning")
 
 
 def test_a_policy_that_no_engine_takes_leaves_none_and_says_so_to_all_who_wait_for_it(play):
