@@ -2,6 +2,9 @@
 
 import json
 import threading
+import time
+from datetime import datetime
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -24,7 +27,7 @@ CONFIG = ExecuteConfig(backend="kubernetes", namespace="rl", workers=2, runtime=
 class Cluster:
     """Serves agents.x-k8s.io as far as the backend uses it."""
 
-    def __init__(self, groups=("agents.x-k8s.io",), ready=True, forbidden=False):
+    def __init__(self, groups=("agents.x-k8s.io",), ready=True, forbidden=False, ahead_s=0.0):
         self.groups, self.ready, self.forbidden = groups, ready, forbidden
         self.resources, self.seen, self.service = {}, [], None
         cluster = self
@@ -42,6 +45,9 @@ class Cluster:
                 self.wfile.write(data)
 
             do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+            def date_time_string(self, timestamp=None):
+                return formatdate(time.time() + ahead_s, usegmt=True)
 
             def log_message(self, *_):
                 pass
@@ -125,6 +131,15 @@ def test_a_sandbox_is_made_used_renewed_and_deleted(cluster, monkeypatch):
     assert one.resources == {}
     assert "PATCH" in [method for method, _, _ in one.seen]
     assert one.service.process.wait(10) is not None
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 7200.0, -7200.0])
+def test_a_sandbox_lives_for_an_hour_of_the_cluster_s_clock(cluster, ahead_s):
+    one = cluster(ahead_s=ahead_s)
+    KubernetesBackend(CONFIG).close()
+    (resource,) = [body for method, _, body in one.seen if method == "POST"]
+    ends = datetime.fromisoformat(resource["spec"]["shutdownTime"]).timestamp()
+    assert ends - (time.time() + ahead_s) == pytest.approx(3600, abs=60)
 
 
 def test_the_pod_asked_for_is_shut_off_and_goes_when_nobody_renews_it(cluster):

@@ -7,6 +7,7 @@ Tested against a stand-in for the API server only; no cluster with the controlle
 import secrets
 import time
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from burnish.contracts.config import ExecuteConfig
@@ -43,7 +44,9 @@ class KubernetesBackend:
                 ) from None
         self._refused = ApiException
         self._api = client.CustomObjectsApi()
-        self._version = _served_version(client.ApisApi())
+        groups, _, headers = client.ApisApi().get_api_versions_with_http_info()
+        self._version = _served_version(groups)
+        self._behind = _behind(headers)
         self._namespace = config.namespace or own_namespace
         self._name = f"burnish-{secrets.token_hex(6)}"
         self._renewed = time.monotonic()
@@ -61,7 +64,7 @@ class KubernetesBackend:
 
     def collect(self) -> list[tuple[str, Result]]:
         if time.monotonic() - self._renewed > _RENEW_S:
-            self._call("patch", name=self._name, body={"spec": {"shutdownTime": _from_now(_LIFETIME)}})
+            self._call("patch", name=self._name, body={"spec": {"shutdownTime": self._shutdown_time()}})
             self._renewed = time.monotonic()
         return self._service.collect()
 
@@ -94,6 +97,10 @@ class KubernetesBackend:
         except self._refused as error:
             if error.status != 404:
                 raise
+
+    def _shutdown_time(self) -> str:
+        # The controller compares it with the cluster's clock.
+        return (datetime.now(UTC) + self._behind + _LIFETIME).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
         method = getattr(self._api, f"{verb}_namespaced_custom_object")
@@ -148,15 +155,15 @@ class KubernetesBackend:
             "metadata": {"name": self._name, "namespace": self._namespace, "labels": labels},
             "spec": {
                 "podTemplate": {"metadata": {"labels": labels}, "spec": pod},
-                "shutdownTime": _from_now(_LIFETIME),
+                "shutdownTime": self._shutdown_time(),
                 "shutdownPolicy": "Delete",
                 "service": True,
             },
         }
 
 
-def _served_version(apis: Any) -> str:
-    for group in apis.get_api_versions().groups:
+def _served_version(groups: Any) -> str:
+    for group in groups.groups:
         if group.name == GROUP:
             return str(group.preferred_version.version)
     raise StageError(
@@ -170,5 +177,9 @@ def _own_namespace() -> str:
         return file.read().strip()
 
 
-def _from_now(span: timedelta) -> str:
-    return (datetime.now(UTC) + span).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _behind(headers: Any) -> timedelta:
+    """By how much our clock is behind the API server's."""
+    try:
+        return parsedate_to_datetime(headers["Date"]) - datetime.now(UTC)
+    except (KeyError, TypeError, ValueError):
+        return timedelta()
