@@ -96,8 +96,12 @@ class S3Backend:
             except S3Error as error:
                 if error.code not in _CONFLICT:
                     raise
-        # A repeated request meets its own first attempt; and a service may not know the condition.
-        return self.get_bytes(key) == data
+        try:
+            # A repeated request meets its own first attempt; and a service may not know the condition.
+            return self.get_bytes(key) == data
+        except MissingObject:
+            # The writer that ours met has not come through.
+            return self.put_new(key, data)
 
     def put_file(self, key: str, path: Path) -> None:
         size = path.stat().st_size

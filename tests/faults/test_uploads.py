@@ -98,3 +98,15 @@ def test_the_parts_of_a_killed_upload_are_seen_by_nobody_and_collected(place, fi
     assert old.unfinished == [unfinished]
     assert [line for line in collect(store, old)][-1] == "unfinished writes: 1 deleted"
     assert list(store.backend.unfinished()) == []
+
+
+def test_a_first_result_that_meets_a_writer_who_never_comes_through_is_written(place, backend) -> None:
+    conflict = [Answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>", XML)]
+
+    def meet(point, request):
+        return conflict.pop() if request.method == "PUT" and point == "half" and conflict else None
+
+    place.faults.at = meet
+    assert backend.put_new("results/key", b"mine")
+    assert conflict == []
+    assert backend.get_bytes("results/key") == b"mine"
