@@ -107,16 +107,19 @@ def _ending(campaign: Campaign, config: RunConfig) -> Ending | None:
 
 
 def _out_of_budget(campaign: Campaign, config: RunConfig) -> Ending | None:
-    if config.cost.budget is None or campaign.cost is None:
+    if config.cost.budget is None:
         return None
-    left = config.cost.budget - campaign.cost
+    spent = campaign.cost or 0.0
+    left = config.cost.budget - spent
     chunk = campaign.chunks[-1]
-    outcome = chunk.outcome
     # A chunk that found its budget too small for another round would find so again, until there is more.
-    lately = (chunk.budget or 0.0) - (outcome.cost or 0.0 if outcome else 0.0)
+    lately = (chunk.budget or 0.0) - ((chunk.outcome and chunk.outcome.cost) or 0.0)
     if left > 0 and not (chunk.short_of_budget and left <= lately + 1e-9):
         return None
-    return Ending("stopped", f"cost.budget is {config.cost.text(campaign.cost)}: a larger one goes on from here")
+    why = (
+        chunk.outcome.reasons[0] if chunk.short_of_budget and chunk.outcome and chunk.outcome.reasons else "it is spent"
+    )
+    return Ending("stopped", f"cost.budget is {config.cost.text(spent)}: {why}; a larger one goes on from here")
 
 
 def _start(campaign: Campaign, config: RunConfig, gentler: Callable[[str], str]) -> StartConfig:

@@ -3,7 +3,7 @@ from fake_chunks import FakeLauncher, Runs, config
 
 from burnish.campaign.controller import drive
 from burnish.campaign.log import CampaignLog
-from burnish.campaign.plan import campaign_id_of, check_campaign, chunk_overrides
+from burnish.campaign.plan import campaign_id_of, check_campaign, chunk_overrides, next_step
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import parse_config, with_overrides
 
@@ -66,11 +66,26 @@ def test_hours_end_a_campaign_between_chunks(store, tmp_path):
     assert len(campaign.chunks) == 1
 
 
-def test_what_a_chunk_may_cost_is_what_is_left(store, tmp_path):
-    settings = config(cost={"budget": 9.0})
-    campaign = run(store, tmp_path, settings)
-    assert [chunk.budget for chunk in campaign.chunks] == [9.0, 9.0, 9.0], "these runs cost nothing that is known"
-    assert with_overrides(settings, chunk_overrides(campaign.chunks[1], settings)).cost.budget == 9.0
+def test_a_chunk_that_its_budget_ended_ends_the_campaign_until_there_is_more(store, tmp_path):
+    campaign = run(store, tmp_path, config(cost={"budget": 5.0}), unbudgeted={4})
+    assert (campaign.status, campaign.rounds_done) == ("stopped", 3)
+    assert campaign.reason == "cost.budget is 0.00 of 5.00 USD: budget; a larger one goes on from here"
+    assert campaign.chunks[1].short_of_budget
+    assert run(store, tmp_path, config(cost={"budget": 5.0})).rounds_done == 3, "no more than before"
+    campaign = run(store, tmp_path, config(cost={"budget": 6.0}))
+    assert (campaign.status, campaign.rounds_done) == ("finished", 6)
+    assert campaign.chunks[2].start.policy == campaign.chunks[1].outcome.policy
+
+
+def test_what_a_chunk_may_cost_is_what_the_others_left(store, tmp_path):
+    first = run(store, tmp_path, config(campaign={"rounds": 2}))
+    spent = first.chunks[0].model_copy(update={"outcome": first.last.model_copy(update={"cost": 3.0})})
+    campaign = first.model_copy(update={"chunks": [spent]})
+    settings = config(cost={"budget": 4.0})
+    chunk = next_step(campaign, settings, str)
+    assert chunk.budget == 1.0
+    assert with_overrides(settings, chunk_overrides(chunk, settings)).cost.budget == 1.0
+    assert next_step(campaign, config(cost={"budget": 3.0}), str).reason.startswith("cost.budget is 3.00 of 3.00 USD")
 
 
 def test_how_long_it_goes_on_does_not_make_it_another_campaign():
