@@ -116,10 +116,8 @@ def _out_of_budget(campaign: Campaign, config: RunConfig) -> Ending | None:
     lately = (chunk.budget or 0.0) - ((chunk.outcome and chunk.outcome.cost) or 0.0)
     if left > 0 and not (chunk.short_of_budget and left <= lately + 1e-9):
         return None
-    why = (
-        chunk.outcome.reasons[0] if chunk.short_of_budget and chunk.outcome and chunk.outcome.reasons else "it is spent"
-    )
-    return Ending("stopped", f"cost.budget is {config.cost.text(spent)}: {why}; a larger one goes on from here")
+    over = config.cost.text(spent)
+    return Ending("stopped", f"cost.budget is {over}, which bears no other round; a larger one goes on from here")
 
 
 def _start(campaign: Campaign, config: RunConfig, gentler: Callable[[str], str]) -> StartConfig:

@@ -69,7 +69,9 @@ def test_hours_end_a_campaign_between_chunks(store, tmp_path):
 def test_a_chunk_that_its_budget_ended_ends_the_campaign_until_there_is_more(store, tmp_path):
     campaign = run(store, tmp_path, config(cost={"budget": 5.0}), unbudgeted={4})
     assert (campaign.status, campaign.rounds_done) == ("stopped", 3)
-    assert campaign.reason == "cost.budget is 0.00 of 5.00 USD: budget; a larger one goes on from here"
+    assert (
+        campaign.reason == "cost.budget is 0.00 of 5.00 USD, which bears no other round; a larger one goes on from here"
+    )
     assert campaign.chunks[1].short_of_budget
     assert run(store, tmp_path, config(cost={"budget": 5.0})).rounds_done == 3, "no more than before"
     campaign = run(store, tmp_path, config(cost={"budget": 6.0}))
