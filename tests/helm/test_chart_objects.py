@@ -188,7 +188,7 @@ def test_registry_tag_digest_and_pull_settings_reach_every_pod(render):
         "rl-sandbox": "registry.example.com/team/burnish/sandbox@sha256:" + "0123456789abcdef" * 4,
         "rl-test-sandbox": "registry.example.com/team/burnish/sandbox@sha256:" + "0123456789abcdef" * 4,
         "rl-rollout-server": "registry.example.com/team/burnish/server:1.2.3",
-        "rl-exporter": "registry.example.com/team/burnish/validate:1.2.3",
+        "rl-exporter": "registry.example.com/team/burnish/exporter:1.2.3",
         "rl-pipeline-upload": "registry.example.com/team/burnish/validate:1.2.3",
         "rl-seaweedfs": "docker.io/chrislusf/seaweedfs:4.48",
         "rl-mlflow": "ghcr.io/mlflow/mlflow:v3.17.2",
