@@ -4,11 +4,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_lora import model_config, train_a_little
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from burnish.contracts.config import ModelConfig, RolloutConfig
 from burnish.contracts.errors import ConfigError
 from burnish.models.engine import Request, Sampling, open_engine
 from burnish.models.hf_engine import HfEngine
+from burnish.models.load import save_policy
 from burnish.models.parallel import ParallelPolicy, Ranks
 from burnish.models.vllm_engine import _completion, _room_for
 from burnish.stages.sft_batches import Example
@@ -84,6 +86,19 @@ def test_scores_are_those_of_the_trainers_model(vllm_engine, char_policy):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="vLLM is not installed here")
+def test_what_is_scored_while_others_are_drawn_loses_none_of_them(vllm_engine):
+    for index in range(4):
+        vllm_engine.add(Request(f"{index}", [12, 14, 30], index), Sampling(1.0, 1 + 4 * index))
+    done = vllm_engine.step()
+    vllm_engine.score([12, 14, 30], [7, 8, 1])
+    vllm_engine.abandon("3")
+    while vllm_engine.busy:
+        done += vllm_engine.step()
+    assert sorted(completion.request_id for completion in done) == ["0", "1", "2"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="vLLM is not installed here")
 @pytest.mark.parametrize("serve", ["merged", "adapter"])
 def test_an_adapter_is_sampled_with(char_folder, tmp_path, serve):
     config = model_config(serve=serve)
@@ -98,6 +113,35 @@ def test_an_adapter_is_sampled_with(char_folder, tmp_path, serve):
     assert drawn.logprobs == pytest.approx(
         HfEngine(trained, frozenset({1}), batch_size=1).score(prompt, drawn.response_ids), abs=1e-3
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="vLLM is not installed here")
+def test_new_weights_go_in_in_place_the_tied_head_and_the_cached_prefixes_included(char_policy, tmp_path):
+    # Large enough for vLLM to keep a packed copy of the head on a CPU.
+    config = LlamaConfig(
+        vocab_size=4096, hidden_size=128, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=4, tie_word_embeddings=True, eos_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    save_policy(model, char_policy.tokenizer, tmp_path / "first")
+    engine = open_engine(
+        tmp_path / "first", model=ModelConfig(), rollout=RolloutConfig(engine="vllm"), device=CPU, max_length=128
+    )
+    # Longer than a block, so that a second look at the prompt takes it from the cache.
+    prompt, response = [12, 14, 30, 3] * 20, [7, 8, 1]
+    for name in ("second", "third"):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.05 * torch.randn_like(parameter)
+        save_policy(model, char_policy.tokenizer, tmp_path / name)
+        engine.reload(tmp_path / name)
+        expected = HfEngine(model, frozenset({1}), batch_size=1)
+        for _ in range(2):
+            assert engine.score(prompt, response) == pytest.approx(expected.score(prompt, response), abs=1e-3)
+            (drawn,) = engine.generate([Request("a", prompt, 1)], Sampling(1.0, 8))
+            assert drawn.logprobs == pytest.approx(expected.score(prompt, drawn.response_ids), abs=1e-3)
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (4, 8), (8, 8), (65, 128), (512, 512)])
