@@ -25,7 +25,7 @@ from burnish.cli.run import interrupt
 from burnish.cli.settings import add_config_arguments, config_of
 from burnish.contracts.campaign import Campaign
 from burnish.contracts.config import RunConfig
-from burnish.contracts.errors import BurnishError
+from burnish.contracts.errors import BurnishError, StoreError
 from burnish.report.campaign import render_campaign
 from burnish.store import ArtifactStore, open_store
 
@@ -137,8 +137,14 @@ def _write_page(page: Path, campaign: Campaign, config: RunConfig) -> None:
 
 def _show(given: argparse.Namespace) -> int:
     """`--status`."""
+    home = Home.default(given.home)
     with ExitStack() as services:
-        store = open_home_store(Home.default(given.home), services)
+        try:
+            store = open_home_store(home, services)
+        except StoreError as error:
+            # The embedded store belongs to the campaign that is running.
+            pages = sorted((home.root / "campaigns").glob("*.html"))
+            raise BurnishError(f"{error}; meanwhile see {', '.join(map(shown, pages)) or 'its terminal'}") from None
         read: Callable[[str], Campaign] = lambda name: CampaignLog(store, name, "").latest()  # noqa: E731
         if not given.config:
             for campaign_id in campaign_ids(store):

@@ -143,7 +143,7 @@ def check_task_budget(rounds: int, rollout_shards: int = 1, execute_shards: int 
     if tasks > MAX_TASKS:
         most = (MAX_TASKS - 5) // round_tasks(rollout_shards, execute_shards)
         sharded = f" and rollout.shards {rollout_shards}" if rollout_shards > 1 else ""
-        fewer = f"use rounds <= {most}, with more update.steps or prompts_per_round in each" if most else ""
+        fewer = f"use rounds <= {most}, and burnish campaign for more rounds than that" if most else ""
         remedies = [fewer, "use fewer rollout.shards" if sharded else ""]
         raise ConfigError(
             f"rounds is {rounds}{sharded}, which makes {tasks} tasks; one DAG holds at most {MAX_TASKS}: "

@@ -12,6 +12,7 @@ from burnish.campaign.log import CampaignLog, campaign_ids
 from burnish.campaign.plan import campaign_id_of
 from burnish.cli.campaign_kfp import KfpLauncher
 from burnish.cli.main import main
+from burnish.contracts.errors import StoreError
 from burnish.contracts.loading import load_config
 from burnish.store import open_store
 from pipelines.campaign import campaign as component
@@ -143,6 +144,17 @@ def test_without_the_clusters_store_it_says_what_to_set(kfp, monkeypatch, capsys
     monkeypatch.delenv("BURNISH_STORE")
     assert campaign("--host", kfp.host, *SETTINGS) == 1
     assert "BURNISH_STORE is not set: a campaign reads what its chunks left" in capsys.readouterr().err
+
+
+def test_status_while_the_embedded_store_is_in_use_points_at_the_page(tmp_path, monkeypatch, capsys):
+    def in_use(home, services):
+        raise StoreError("home folder is in use")
+
+    monkeypatch.setattr("burnish.cli.campaign.open_home_store", in_use)
+    (tmp_path / "campaigns").mkdir()
+    (tmp_path / "campaigns" / "demo-1.html").write_text("")
+    assert campaign("--status", "--home", str(tmp_path)) == 1
+    assert f"in use; meanwhile see {tmp_path / 'campaigns' / 'demo-1.html'}" in capsys.readouterr().err
 
 
 def test_detach_starts_the_controller_in_the_cluster(kfp, capsys):
