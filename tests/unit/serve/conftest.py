@@ -1,14 +1,23 @@
 """A tiny policy and the one after an update, in a store that a rollout server reads."""
 
+import asyncio
+import io
+from contextlib import redirect_stderr
+
 import pytest
 import torch
+from fake_engine import FakeEngine
 from rollout_server import TOKEN, RolloutServer, put_policy, store_in
 
 from burnish.contracts.config import ModelConfig
 from burnish.models.char import make_char_model
 from burnish.models.load import load_trainable
 from burnish.models.parallel import ParallelPolicy, Ranks
+from burnish.serve import server as server_module
+from burnish.serve.server import PolicyServer
+from burnish.serve.settings import ServeSettings
 from burnish.stages.sft_batches import Example
+from sandbox.serve import JsonLog
 
 EXAMPLES = [Example([3 + i, 14, 15, 9], [26, 5, 35 + i, 1]) for i in range(6)]
 
@@ -56,3 +65,37 @@ def server(shop, policies):
 @pytest.fixture
 def token(monkeypatch):
     monkeypatch.setenv("BURNISH_ROLLOUT_TOKEN", TOKEN)
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Run a play with a server and the digests of two policies."""
+    store = store_in(tmp_path)
+    digests = []
+    for version, name in enumerate("ab"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "name").write_text(name)
+        digests.append(put_policy(store, folder, version).digest)
+    engines = []
+
+    async def start(settings):
+        engines.append(FakeEngine())
+        return engines[-1]
+
+    FakeEngine.plan = []
+    monkeypatch.setattr(server_module.EngineProcess, "start", start)
+
+    def run(scene, log_level="error", **settings):
+        async def all_of_it():
+            server = PolicyServer(ServeSettings(engine="hf", drain_s=0, **settings), store, JsonLog(log_level))
+            await server.warm_up()
+            await scene(server, digests, engines)
+            await server.drain()
+
+        with redirect_stderr(io.StringIO()) as log:
+            asyncio.run(all_of_it())
+        return log.getvalue()
+
+    run.store = store
+    return run
