@@ -11,7 +11,7 @@ REQUIREMENTS = ROOT / "docker/requirements"
 # Images that others stand on; they are never run.
 SHARED = {"wheels", "base", "code", "tasks", "torch", "trainer", "vllm"}
 # Images that are run beside the stages.
-SERVICES = {"sandbox", "server", "exporter"}
+SERVICES = ("sandbox", "server", "exporter")
 
 
 def instructions(text, keyword):

@@ -14,7 +14,7 @@ LABELS = {"title", "description", "licenses", "version", "revision", "created", 
 
 
 def test_every_stage_has_its_dockerfile_and_there_are_no_others(build):
-    assert set(build.images()) == set(STAGES) | SHARED | SERVICES
+    assert set(build.images()) == set(STAGES) | SHARED | set(SERVICES)
 
 
 @pytest.mark.parametrize("stage", STAGES)
