@@ -109,16 +109,23 @@ class EngineProcess:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
-            while line := await reader.readline():
+            while line := await _line(reader):
                 message = json.loads(line)
                 if "id" not in message:
                     self._state.put_nowait(message)
                 elif (answer := self._answers.get(message["id"])) and not answer.done():
                     answer.set_result(message)
-        except ConnectionError:
-            pass
-        self.alive = False
-        self._state.put_nowait(None)
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(EngineGone("the engine's process ended"))
+        finally:
+            self.alive = False
+            self._state.put_nowait(None)
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(EngineGone("the engine's process ended"))
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Empty at the end of the stream, which a process that is killed may reset."""
+    try:
+        return await reader.readline()
+    except ConnectionError:
+        return b""
