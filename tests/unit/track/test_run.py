@@ -89,11 +89,11 @@ def test_chunks_of_a_campaign_lie_under_its_run_in_which_their_curves_go_on(send
     client = MlflowClient(database)
 
     def chunk(number, rounds):
-        start = {"campaign": "long", "round": rounds[0] - 1, "total_rounds": 4}
+        start = {"campaign": "of-chunks", "round": rounds[0] - 1, "total_rounds": 4}
         config = parse_config({"name": "run", "rounds": len(rounds), "track": {"experiment": "tests"}, "start": start})
         records = [
             StageRecord(
-                run_id=f"long-{number}", stage="reward", round=round, key="r", metrics={"reward/mean": round / 4}
+                run_id=f"of-chunks-{number}", stage="reward", round=round, key="r", metrics={"reward/mean": round / 4}
             )
             for round in rounds
         ]
@@ -101,14 +101,14 @@ def test_chunks_of_a_campaign_lie_under_its_run_in_which_their_curves_go_on(send
             metrics = {"pass@1": value / 10}
             records.append(StageRecord(run_id="r", stage="evaluate", label=label, key="e", metrics=metrics))
         for _ in range(2):
-            child = send(records, f"long-{number}", config, status="FINISHED").run
+            child = send(records, f"of-chunks-{number}", config, status="FINISHED").run
         return client.get_run(child)
 
     first, second = chunk(1, [1, 2]), chunk(2, [3, 4])
     parent = client.get_run(first.data.tags["mlflow.parentRunId"])
     assert second.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert [found.info.run_name for found in (parent, first, second)] == ["run", "run 1-2", "run 3-4"]
-    assert (parent.info.status, parent.data.tags["burnish.run_id"]) == ("FINISHED", "long")
+    assert (parent.info.status, parent.data.tags["burnish.run_id"]) == ("FINISHED", "of-chunks")
     assert parent.data.params["update.preset"] == "grpo"
 
     def curve(run, name):
