@@ -43,5 +43,5 @@ started=$(mktemp)
 # Bytecode that never looks at its source is the same in every build, and stays valid when modification times are set.
 # Packages hold a few templates that are no Python: those fail, and nobody imports them.
 find /opt/venv -name '*.py' -newer "$started" \
-    | /opt/venv/bin/python3 -m compileall -qq -j 0 --invalidation-mode unchecked-hash -i - || true
+    | /opt/venv/bin/python3 -W ignore -m compileall -qq --invalidation-mode unchecked-hash -i - || true
 rm "$started"
