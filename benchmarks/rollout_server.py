@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from burnish.contracts.artifacts import Lineage
-from burnish.contracts.config import ModelConfig, RolloutConfig
-from burnish.contracts.endpoint import EndpointConfig
+from burnish.contracts.config import ModelConfig
+from burnish.contracts.sampling import EndpointConfig, RolloutConfig
 from burnish.models.char import make_char_model
 from burnish.models.engine import Request, Sampling, open_engine
 from burnish.models.load import load_trainable

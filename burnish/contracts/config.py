@@ -10,7 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from burnish.contracts.algorithm import CollapseConfig, UpdateConfig
 from burnish.contracts.campaign import CampaignConfig, StartConfig
 from burnish.contracts.cost import CostConfig
-from burnish.contracts.endpoint import EndpointConfig
+from burnish.contracts.execution import ExecuteConfig
+from burnish.contracts.sampling import RolloutConfig
 from burnish.contracts.section import Section
 
 SCHEMA_VERSION = 1
@@ -97,105 +98,6 @@ class SftConfig(Section):
     """Share of the demonstrations held back to decide when to stop."""
     patience: int = Field(2, ge=1)
     """Stop after this many validation passes (one an epoch) without a better loss, and keep the best weights."""
-
-
-class RolloutConfig(Section):
-    engine: Literal["hf", "vllm", "endpoint"] = "hf"
-    """`hf` runs wherever torch runs; `vllm` needs the vLLM image or package; `endpoint` asks a warm rollout server."""
-    endpoint: EndpointConfig = Field(default_factory=EndpointConfig)
-    """`endpoint` only: the server."""
-    prompts_per_round: int = Field(32, ge=1)
-    """Prompts (groups) sampled in a round."""
-    samples_per_prompt: int = Field(8, ge=1)
-    """Group size: completions of each prompt."""
-    shards: int = Field(1, ge=1)
-    """Pods that share a round's prompts: each loads the policy and draws completions of its part. The completions do
-    not depend on how many there are, as far as the engine's do not on what else is in the batch."""
-    max_new_tokens: int = Field(64, ge=1)
-    """Longest completion, in tokens."""
-    temperature: float = Field(1.0, gt=0)
-    """Sampling temperature; the trainer divides its logits by the same number."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling. Anything below 1 is refused: truncated sampling biases the importance ratio."""
-    top_k: int = Field(0, ge=0)
-    """Top-k sampling, 0 for off. Anything else is refused, as for top_p."""
-    batch_size: int = Field(64, ge=1)
-    """Sequences decoded at once by the `hf` engine; a finished one makes room for the next."""
-    gpu_memory_utilization: float = Field(0.85, gt=0, le=1)
-    """Share of GPU memory that vLLM may take."""
-    probe_tolerance: float | None = Field(None, ge=0)
-    """Largest mean difference, in nats a token, between the sampler's logprobs of the policy's probe and the trainer's
-    own; beyond it the sampler does not run the policy's weights and the stage fails. 0: not checked. Empty: 0.05 in
-    float32, 0.15 in bfloat16."""
-
-    @model_validator(mode="after")
-    def _every_shard_has_prompts(self) -> "RolloutConfig":
-        if self.shards > self.prompts_per_round:
-            raise ValueError(
-                f"shards is {self.shards}, and prompts_per_round is {self.prompts_per_round}: "
-                "a prompt's group stays in one shard, so use at most as many"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _endpoint_has_an_address(self) -> "RolloutConfig":
-        url = self.endpoint.url
-        if (self.engine == "endpoint") != bool(url):
-            raise ValueError(
-                f"engine is {self.engine!r} and endpoint.url is {url!r}: "
-                "engine=endpoint needs an address, and no other engine has one"
-            )
-        if url and not url.startswith(("http://", "https://")):
-            raise ValueError(f"endpoint.url is {url!r}; it must be like http://burnish-rollout-server:8000")
-        return self
-
-
-class ExecuteConfig(Section):
-    sharded: bool = True
-    """Where `rollout.shards` is above 1: execute in as many pods as well. Off: in one."""
-    backend: Literal["pool", "service", "docker", "kubernetes"] = "pool"
-    """Where code runs: sandboxes in the stage itself, a sandbox service, a container for each sample, or a sandbox of
-    the cluster's (agent-sandbox)."""
-    workers: int = Field(2, ge=1)
-    """Executions at a time; for `service`, connections to it."""
-    service_url: str = ""
-    """`service` only: its address, like http://burnish-sandbox:8000. A token is read from BURNISH_SANDBOX_TOKEN."""
-    image: str = ""
-    """`docker` and `kubernetes` only: image with the sandbox. Empty: burnish/sandbox of this version."""
-    namespace: str = ""
-    """`kubernetes` only: where the sandbox is made. Empty: the stage's own namespace."""
-    runtime: str = ""
-    """`docker`: container runtime; `kubernetes`: RuntimeClass, such as gvisor. Empty: the default one, but gVisor where
-    the Docker daemon has it (runsc) and `allow_degraded` is on, as gVisor has no Landlock."""
-    preload: list[str] = Field(default_factory=list)
-    """Installed modules, such as numpy, that Python programs may import. A service has its own setting for it."""
-    timeout_s: float = Field(5.0, gt=0)
-    """Wall-clock limit of one execution, in seconds."""
-    memory_mb: int = Field(512, ge=32)
-    """Address-space limit of one execution."""
-    output_kb: int = Field(64, ge=1)
-    """Output kept of one execution; more is an `output_limit` verdict."""
-    disk_mb: int = Field(16, ge=1)
-    """All files of one execution together, where its language or tests need a work directory."""
-    processes: int = Field(64, ge=1)
-    """Processes and threads of one execution at a time, where the language needs them."""
-    compile_s: float = Field(30.0, gt=0)
-    """Seconds that a compiler may take; they do not count towards `timeout_s`."""
-    enclosure: Literal["none", "bubblewrap", "nsjail"] = "none"
-    """`pool` only: a second jail around the sandboxes, where the machine has the program and allows it."""
-    allow_degraded: bool = False
-    """Run even where the kernel offers no Landlock or seccomp. Every verdict then carries the mark."""
-
-    @model_validator(mode="after")
-    def _service_has_an_address(self) -> "ExecuteConfig":
-        if (self.backend == "service") != bool(self.service_url):
-            raise ValueError(
-                f"backend is {self.backend!r} and service_url is {self.service_url!r}: "
-                "backend=service needs an address, and no other backend has one"
-            )
-        if self.service_url and not self.service_url.startswith(("http://", "https://")):
-            raise ValueError(f"service_url is {self.service_url!r}; it must be like http://burnish-sandbox:8000")
-        return self
 
 
 class ScorerConfig(Section):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import nan
 from typing import Any, TypeVar
 
-from burnish.contracts.endpoint import EndpointConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.sampling import EndpointConfig
 from burnish.models.endpoint_connection import EndpointConnection, EndpointUnavailable
 from burnish.models.engine import Completion, Request, Sampling
 

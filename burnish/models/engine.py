@@ -11,9 +11,10 @@ from typing import Protocol
 
 import torch
 
-from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.contracts.config import ModelConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import FinishReason
+from burnish.contracts.sampling import RolloutConfig
 
 LOGPROBS_MODE = "processed"
 

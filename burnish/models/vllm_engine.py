@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.contracts.config import ModelConfig
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.records import FinishReason
+from burnish.contracts.sampling import RolloutConfig
 from burnish.models.engine import Completion, Request, Sampling
 from burnish.models.load import load_policy, load_tokenizer, read_eos_token_ids, save_policy
 from burnish.models.lora import ADAPTER_FOLDER, has_adapter, read_adapter_settings

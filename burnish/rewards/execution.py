@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import cast
 
-from burnish.contracts.config import ExecuteConfig
 from burnish.contracts.errors import ContractError
+from burnish.contracts.execution import ExecuteConfig
 from burnish.contracts.records import Execution, Prompt, Rollout, Verdict
 from burnish.rewards.backends import open_backend
 from burnish.rewards.backends.backend import Backend

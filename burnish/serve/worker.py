@@ -17,8 +17,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
-from burnish.contracts.config import ModelConfig, RolloutConfig, RuntimeConfig
+from burnish.contracts.config import ModelConfig, RuntimeConfig
 from burnish.contracts.errors import BurnishError, StageError
+from burnish.contracts.sampling import RolloutConfig
 from burnish.models.engine import Completion, Engine, Request, Sampling, open_engine
 from burnish.models.probe_weights import check_weights, read_probe
 from burnish.models.runtime import setup_torch

@@ -70,7 +70,8 @@ with Sandbox() as box:
 
 VLLM = """
 import json, pathlib, torch
-from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.contracts.config import ModelConfig
+from burnish.contracts.sampling import RolloutConfig
 from burnish.models.char import make_char_model
 from burnish.models.engine import Request, Sampling, open_engine
 from burnish.models.load import load_policy

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from running_service import GOOD, SPEC, RunningService
 
-from burnish.contracts.config import ExecuteConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.execution import ExecuteConfig
 from sandbox.jobs import Job
 
 kubernetes = pytest.importorskip("kubernetes")

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import pytest
 from running_service import RunningService
 
-from burnish.contracts.config import ExecuteConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.execution import ExecuteConfig
 from burnish.contracts.records import Prompt, Rollout
 from burnish.rewards.backends import open_backend
 from burnish.rewards.backends.service import ServiceBackend

@@ -6,7 +6,7 @@ All take `sandbox.jobs.Job` and give `sandbox.verdicts.Result`; which one is use
 import os
 from collections.abc import Callable
 
-from burnish.contracts.config import ExecuteConfig
+from burnish.contracts.execution import ExecuteConfig
 from burnish.rewards.backends.backend import Backend
 
 TOKEN_VARIABLE = "BURNISH_SANDBOX_TOKEN"

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from burnish.contracts.config import ExecuteConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.execution import ExecuteConfig
 from burnish.rewards.backends.docker import default_image
 from burnish.rewards.backends.service import ServiceBackend
 from sandbox.jobs import Job

@@ -6,8 +6,9 @@ import torch
 from test_lora import model_config, train_a_little
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from burnish.contracts.config import ModelConfig, RolloutConfig
+from burnish.contracts.config import ModelConfig
 from burnish.contracts.errors import ConfigError
+from burnish.contracts.sampling import RolloutConfig
 from burnish.models.engine import Request, Sampling, open_engine
 from burnish.models.hf_engine import HfEngine
 from burnish.models.load import save_policy

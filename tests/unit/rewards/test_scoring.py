@@ -1,8 +1,9 @@
 import pytest
 from samples import prompt, rollout
 
-from burnish.contracts.config import ExecuteConfig, RewardConfig, ScorerConfig
+from burnish.contracts.config import RewardConfig, ScorerConfig
 from burnish.contracts.errors import ContractError
+from burnish.contracts.execution import ExecuteConfig
 from burnish.contracts.records import Execution, Reward
 from burnish.rewards import execution
 from burnish.rewards.execution import execute_rollouts

@@ -2,8 +2,8 @@ import pytest
 import torch
 from rollout_server import put_policy, store_in
 
-from burnish.contracts.endpoint import EndpointConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.sampling import EndpointConfig
 from burnish.models.endpoint_engine import EndpointEngine
 from burnish.models.engine import Request, Sampling
 from burnish.models.hf_engine import HfEngine

@@ -7,8 +7,8 @@ import pytest
 from rollout_server import RolloutServer
 from test_endpoint_engine import SAMPLING, drawn_in_process, engine_at
 
-from burnish.contracts.endpoint import EndpointConfig
 from burnish.contracts.errors import StageError
+from burnish.contracts.sampling import EndpointConfig
 from burnish.models.endpoint_engine import EndpointEngine
 from burnish.models.engine import Request, Sampling
 
