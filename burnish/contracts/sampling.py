@@ -1,4 +1,4 @@
-"""Settings of sampling: the engine of stages that draw completions, and the warm rollout server they may ask instead."""
+"""Settings of sampling: the engine of stages that draw completions, and the warm rollout server they may ask."""
 
 from typing import Literal
 
