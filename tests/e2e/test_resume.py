@@ -1,9 +1,7 @@
 """A run that is killed again and again ends where the uninterrupted one ends."""
 
-import signal
-
 import pytest
-from local_run import finish, policy_blobs, records, start
+from local_run import finish, kill_when, policy_blobs, records, start
 
 SMALL = {
     "name": "small",
@@ -20,19 +18,9 @@ SMALL = {
 
 def kill_at(home, line):
     """Start the run and kill it without mercy when `line` shows in its log."""
-    process = start(home, SMALL, "--no-mlflow")
     log = home / "runs" / "latest" / "run.log"
-    seen = log.stat().st_size if log.exists() else 0
-    try:
-        while process.poll() is None:
-            if log.exists() and line in log.read_text()[seen:]:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                return
-    finally:
-        process.kill()
-        process.communicate()
-    raise AssertionError(f"the run ended before {line!r}")
+    before = log.stat().st_size if log.exists() else 0
+    kill_when(start(home, SMALL, "--no-mlflow"), lambda: log.exists() and line in log.read_text()[before:])
 
 
 @pytest.mark.slow

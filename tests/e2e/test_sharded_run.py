@@ -1,10 +1,9 @@
 """A run whose rollouts and executions are shared by pods is the run of one pod, also after a kill."""
 
 import json
-import signal
 
 import pytest
-from local_run import finish, records, start
+from local_run import finish, kill_when, records, start
 
 from burnish.contracts.parquet import read_records
 from burnish.contracts.records import Execution, Reward, Rollout
@@ -41,16 +40,7 @@ def code(tmp_path):
 
 def kill_at(home, config, line):
     process = start(home, config, "--no-mlflow")
-    try:
-        while process.poll() is None:
-            if any(line in log.read_text() for log in home.glob("runs/*/run.log")):
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                return
-    finally:
-        process.kill()
-        process.communicate()
-    raise AssertionError(f"the run ended before {line!r}")
+    kill_when(process, lambda: any(line in log.read_text() for log in home.glob("runs/*/run.log")))
 
 
 def rows_of(home, found, monkeypatch, folder):

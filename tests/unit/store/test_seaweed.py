@@ -1,5 +1,6 @@
 """The embedded store: it keeps data over a kill, dies with its parent, minds its ports and hides its credentials."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -43,7 +44,10 @@ def running(pid: int) -> bool:
 
 
 def listening_addresses(pid: int) -> set[str]:
-    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    links = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(entry))
     inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
     found = set()
     for table in ("tcp", "tcp6"):
