@@ -1,6 +1,6 @@
 """The sandbox against other ways to run a program: rate and latency of `print(1)`, start to finish, taking turns.
 
-Usage: python benchmarks/sandbox_speed.py [--seconds 5] [--turns 4] [--workers 2] [--nsjail PATH] [--json FILE]
+Usage: python benchmarks/sandbox_speed.py [--seconds 5] [--turns 4] [--workers 3] [--nsjail PATH] [--json FILE]
        python benchmarks/sandbox_speed.py --soak 100000
 
 Run it with the interpreter that the others use too (`--python`), for it is the start of an interpreter that most of

@@ -14,7 +14,7 @@ class ExecuteConfig(Section):
     """Where code runs: sandboxes in the stage itself, a sandbox service, a container for each sample, or a sandbox of
     the cluster's (agent-sandbox)."""
     workers: int = Field(2, ge=1)
-    """Executions at a time; for `service`, connections to it."""
+    """Executions at a time, at best one more than there are cores; for `service`, connections to it."""
     service_url: str = ""
     """`service` only: its address, like http://burnish-sandbox:8000. A token is read from BURNISH_SANDBOX_TOKEN."""
     image: str = ""
