@@ -38,9 +38,9 @@ def find_or_create_run(
     given = os.environ.get("MLFLOW_RUN_ID")
     if given:
         return client.get_run(given)
-    chunk = f" {config.start.round + 1}-{config.last_round}" if config.start.campaign else ""
+    chunk = f"{config.name} {config.start.round + 1}-{config.last_round}" if config.start.campaign else None
     parent = parent or os.environ.get("MLFLOW_PARENT_RUN_ID")
-    return _oldest(client, run_id, config, records, f"{config.name}{chunk}", parent)
+    return _oldest(client, run_id, config, records, chunk or run_id, parent)
 
 
 def find_campaign_run(client: "MlflowClient", config: RunConfig, records: Sequence[StageRecord]) -> "Run | None":
@@ -48,7 +48,7 @@ def find_campaign_run(client: "MlflowClient", config: RunConfig, records: Sequen
     if not config.start.campaign or os.environ.get("MLFLOW_RUN_ID"):
         return None
     parent = os.environ.get("MLFLOW_PARENT_RUN_ID")
-    return _oldest(client, config.start.campaign, config, records, config.name, parent)
+    return _oldest(client, config.start.campaign, config, records, config.start.campaign, parent)
 
 
 def _oldest(

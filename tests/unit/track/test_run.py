@@ -107,7 +107,7 @@ def test_chunks_of_a_campaign_lie_under_its_run_in_which_their_curves_go_on(send
     first, second = chunk(1, [1, 2]), chunk(2, [3, 4])
     parent = client.get_run(first.data.tags["mlflow.parentRunId"])
     assert second.data.tags["mlflow.parentRunId"] == parent.info.run_id
-    assert [found.info.run_name for found in (parent, first, second)] == ["run", "run 1-2", "run 3-4"]
+    assert [found.info.run_name for found in (parent, first, second)] == ["of-chunks", "run 1-2", "run 3-4"]
     assert (parent.info.status, parent.data.tags["burnish.run_id"]) == ("FINISHED", "of-chunks")
     assert parent.data.params["update.preset"] == "grpo"
 
