@@ -25,7 +25,9 @@ _BY_TEXT: tuple[tuple[str, Layer], ...] = (
     ("Too many open files", "resource limits"),
     ("Resource temporarily unavailable", "resource limits"),
     ("EAGAIN", "resource limits"),
+    ("EMFILE", "resource limits"),
     ("ENOMEM", "resource limits"),
+    ("out of memory", "resource limits"),  # V8, which then ends itself
     ("File too large", "resource limits"),
     ("File size limit exceeded", "resource limits"),
     ("compiler: no end within", "clock in the host"),

@@ -4,7 +4,9 @@ import pytest
 
 from sandbox.attacks import FAMILIES
 from sandbox.attacks.attack import LAYERS
+from sandbox.attacks.evidence import stopped_by
 from sandbox.check import Range
+from sandbox.verdicts import Result
 
 ATTACKS = [(family, attack) for family in FAMILIES for attack in family.attacks]
 
@@ -30,3 +32,17 @@ def test_there_are_enough_attacks_and_no_two_are_called_the_same():
     names = [attack.name for _, attack in ATTACKS]
     assert len(names) >= 60
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "layer"),
+    [
+        # V8 ends itself where memory is refused before the host has seen how much it holds.
+        ("#\n# Fatal error in , line 0\n# Fatal process out of memory: Zone\n#\n#\n", "resource limits"),
+        ("Segmentation what?", None),
+    ],
+)
+def test_an_end_is_a_layers_only_where_its_text_says_so(stderr, layer):
+    attack = next(attack for _, attack in ATTACKS if attack.name == "JavaScript: threads without number")
+    result = Result(("runtime_error",), ("SIGTRAP",), "", stderr, 0.1, False)
+    assert stopped_by(attack, result) == layer
