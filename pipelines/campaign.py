@@ -1,4 +1,4 @@
-"""A campaign's controller as a pipeline of one light task: when its pod dies KFP starts another, which goes on.
+"""A campaign's controller as a pipeline of one light task: when its process fails KFP starts another, which goes on.
 
 It submits the chunks to the same KFP. It needs no GPU, mostly waits, and leaves the campaign's page.
 """

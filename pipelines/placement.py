@@ -16,6 +16,7 @@ import burnish
 from burnish.contracts.cost import RESOURCES_VARIABLE
 from burnish.contracts.errors import ConfigError
 from burnish.contracts.loading import load_section
+from burnish.contracts.sampling import ROLLOUT_TOKEN
 from burnish.contracts.section import Section
 from burnish.contracts.stages import STAGES
 from pipelines.stage_placement import PLACEMENT, StagePlacement, merged
@@ -30,7 +31,7 @@ SANDBOX_KEYS = ("BURNISH_SANDBOX_TOKEN",)
 SANDBOX_STAGES = ("execute", "evaluate")
 """Those that run model-written code, perhaps by the sandbox service."""
 ROLLOUT_SECRET = "burnish-rollout"
-ROLLOUT_KEYS = ("BURNISH_ROLLOUT_TOKEN",)
+ROLLOUT_KEYS = (ROLLOUT_TOKEN,)
 ROLLOUT_STAGES = ("rollout", "evaluate")
 """Those that draw completions, perhaps from the warm rollout server."""
 

@@ -6,7 +6,7 @@ The same command goes on with a campaign that was stopped, killed, or given more
 import argparse
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -145,7 +145,10 @@ def _show(given: argparse.Namespace) -> int:
             # The embedded store belongs to the campaign that is running.
             pages = sorted((home.root / "campaigns").glob("*.html"))
             raise BurnishError(f"{error}; meanwhile see {', '.join(map(shown, pages)) or 'its terminal'}") from None
-        read: Callable[[str], Campaign] = lambda name: CampaignLog(store, name, "").latest()  # noqa: E731
+
+        def read(campaign_id: str) -> Campaign:
+            return CampaignLog(store, campaign_id, "").latest()
+
         if not given.config:
             for campaign_id in campaign_ids(store):
                 print(standing(read(campaign_id)))

@@ -7,9 +7,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from burnish.contracts.errors import ConfigError, StageError
+from burnish.contracts.sampling import ROLLOUT_TOKEN
 from burnish.serve.settings import ServeSettings
-
-TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -17,7 +16,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "serve",
         help="the warm rollout server: an engine that stays up between rounds",
         description="An engine that stays up between rounds and loads the policies that stages ask for from the store "
-        f"(BURNISH_STORE and its keys). {TOKEN_VARIABLE}: the bearer token of its clients; unset: none.",
+        f"(BURNISH_STORE and its keys). {ROLLOUT_TOKEN}: the bearer token of its clients; unset: none.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all")
@@ -37,7 +36,7 @@ def handle(given: argparse.Namespace) -> int:
 
     settings = settings_of(given)
     # Out of the environment, so that the engine's process never has it.
-    token = os.environ.pop(TOKEN_VARIABLE, "").strip() or None
+    token = os.environ.pop(ROLLOUT_TOKEN, "").strip() or None
     try:
         serve(settings, open_store(), given.host, given.port, token)
     except EngineGone as error:

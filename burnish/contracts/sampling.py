@@ -6,6 +6,9 @@ from pydantic import Field, model_validator
 
 from burnish.contracts.section import Section
 
+ROLLOUT_TOKEN = "BURNISH_ROLLOUT_TOKEN"
+"""Environment variable with the rollout server's bearer token, for the server and its clients."""
+
 
 class EndpointConfig(Section):
     url: str = ""

@@ -9,6 +9,7 @@ from typing import Any
 import urllib3
 
 from burnish.contracts.errors import StageError
+from burnish.contracts.sampling import ROLLOUT_TOKEN
 
 # A completion's answer comes when it is drawn; asked again after the limit, it is not drawn anew.
 _CONNECT_S, _ANSWER_S = 5.0, 600.0
@@ -57,9 +58,7 @@ class EndpointConnection:
             after = answer.headers.get("Retry-After", "")
             raise EndpointUnavailable(reason or f"it answers {answer.status}", float(after) if after.isdigit() else 0.0)
         if answer.status == 401:
-            raise StageError(
-                f"rollout server {self.url} wants another token; set BURNISH_ROLLOUT_TOKEN to the server's"
-            )
+            raise StageError(f"rollout server {self.url} wants another token; set {ROLLOUT_TOKEN} to the server's")
         raise StageError(
             f"rollout server {self.url}{path} answers {answer.status}: {reason or 'what answers is no rollout server'}"
         )

@@ -16,11 +16,10 @@ from math import nan
 from typing import Any, TypeVar
 
 from burnish.contracts.errors import StageError
-from burnish.contracts.sampling import EndpointConfig
+from burnish.contracts.sampling import ROLLOUT_TOKEN, EndpointConfig
 from burnish.models.endpoint_connection import EndpointConnection, EndpointUnavailable
 from burnish.models.engine import Completion, Request, Sampling
 
-TOKEN_VARIABLE = "BURNISH_ROLLOUT_TOKEN"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _LOADING_PAUSE_S = 0.2
 _SAY_AFTER_S, _SAY_EVERY_S = 5.0, 30.0
@@ -41,7 +40,7 @@ class EndpointEngine:
         self._settings, self._policy, self._label = settings, policy, label
         self._holder = uuid.uuid4().hex
         self._connection = EndpointConnection(
-            settings.url, os.environ.get(TOKEN_VARIABLE, "").strip() or None, settings.concurrency
+            settings.url, os.environ.get(ROLLOUT_TOKEN, "").strip() or None, settings.concurrency
         )
         self._progress_at = time.monotonic()
         self._held_at = 0.0

@@ -20,7 +20,7 @@ from burnish.cli.kfp_client import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from burnish.cli.main import main
 from burnish.cli.serve import settings_of
 from burnish.contracts.loading import load_config
-from burnish.models.endpoint_engine import TOKEN_VARIABLE as TOKEN_VARIABLE_OF_CLIENTS
+from burnish.contracts.sampling import ROLLOUT_TOKEN
 from burnish.rewards.backends import TOKEN_VARIABLE as SANDBOX_TOKEN_VARIABLE
 from burnish.serve.routes import Routes as RolloutRoutes
 from burnish.serve.settings import ServeSettings
@@ -239,8 +239,8 @@ def test_the_rollout_server_understands_its_arguments_and_stages_present_its_tok
     assert settings == ServeSettings(device="cuda", gpu_memory_utilization=0.9)
     assert pod["terminationGracePeriodSeconds"] > settings.drain_s
     (token,) = (one for one in container["env"] if "valueFrom" in one)
-    assert token["name"] == serve.TOKEN_VARIABLE == TOKEN_VARIABLE_OF_CLIENTS
-    assert (token["valueFrom"]["secretKeyRef"]["key"],) == placement.ROLLOUT_KEYS == (serve.TOKEN_VARIABLE,)
+    assert token["name"] == ROLLOUT_TOKEN
+    assert (token["valueFrom"]["secretKeyRef"]["key"],) == placement.ROLLOUT_KEYS
     assert token["valueFrom"]["secretKeyRef"]["name"] == placement.ROLLOUT_SECRET
     routes = Path(sys.modules[RolloutRoutes.__module__].__file__).read_text()
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
